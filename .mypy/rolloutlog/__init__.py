@@ -1,0 +1,1 @@
+../../eventstore/_root/__init__.py

@@ -1,0 +1,57 @@
+# Every target installs what it needs into an environment of its own below the cache; nothing else is touched.
+PYTHON ?= python3
+CACHE := $(or $(ROLLOUTLOG_CACHE),$(HOME)/.cache/rolloutlog)
+SEED ?= 0
+
+# An environment belongs to one checkout (it holds an editable install) and one set of pins.
+KEY := $(shell { pwd; cat deploy/requirements.txt tests/requirements.txt pyproject.toml; } | cksum | tr ' ' '-')
+RUN := $(CACHE)/env/run-$(KEY)
+DEV := $(CACHE)/env/dev-$(KEY)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check sim format clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+
+demo: $(RUN)/ready  ## the whole path on an embedded log: two hosts, an assembler, samples and rewards
+	@$(RUN)/bin/rolloutlog demo
+
+test: $(DEV)/ready  ## tests of every layer, on SQLite and on Apache Kafka
+	$(DEV)/bin/python -m pytest -m "not slow" tests
+
+test-all: $(DEV)/ready  ## all tests, those with many kills and seeds too
+	$(DEV)/bin/python -m pytest tests
+
+check: $(DEV)/ready  ## format, lint, types, and the tests that need no broker
+	$(DEV)/bin/ruff format --check .
+	$(DEV)/bin/ruff check .
+	$(DEV)/bin/mypy
+	$(DEV)/bin/python -m pytest -q -m "not slow and not kafka" tests/unit tests/log
+
+sim: $(DEV)/ready  ## 5,000 random logs with restarts against one uninterrupted pass, from SEED on
+	SEED=$(SEED) $(DEV)/bin/python -m pytest -q -s -m slow tests/unit/consumers/test_fold_model.py
+
+format: $(DEV)/ready  ## format the code
+	$(DEV)/bin/ruff format .
+	$(DEV)/bin/ruff check --fix .
+
+clean:  ## remove this checkout's environments from the cache
+	rm -rf $(RUN) $(DEV)
+
+# $(call environment,folder,requirements): a virtual environment with pinned versions and this checkout.
+define environment
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, found %d.%d: set PYTHON=" % sys.version_info[:2])'
+	@echo "installing into $(1)"
+	@rm -rf $(1)
+	@$(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check -r $(2) "setuptools>=77" wheel
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(1)/ready
+endef
+
+$(RUN)/ready:
+	$(call environment,$(RUN),deploy/requirements.txt)
+
+$(DEV)/ready:
+	$(call environment,$(DEV),tests/requirements.txt)

@@ -1,0 +1,381 @@
+"""Assemble training batches from events, exactly once.
+
+One worker a partition, each with the partition's fenced owner. At start a worker takes these steps:
+
+  1 fence     become the owner; an older one can store nothing from here on
+  2 claim     write host, pid and time to meta, for the one that was fenced
+  3 position  read L and P, only now: an older owner's last transaction is in them
+  4 seek      read from L; what is triggered below P is folded again, but is out already
+
+and then cycles:
+
+  1 receive   fetch committed records
+  2 fold      each record in offset order; outputs wait with their triggers
+  3 pack      make records of the outputs: batches, dead letters, and GroupClosed for the events themselves
+  4 commit    one transaction: those records, offset L and metadata P
+  5 confirm   only now is anything counted as published
+
+A commit is due 200 ms after the first waiting output, at 2,000 events or 8 MiB, and every 10 s in any case, so that a
+fenced owner learns of it. Nothing is committed before P is reached again.
+
+Not here   what a record causes: consumers.fold; which log it is: eventstore.log
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rolloutlog.consumers.fold import fold
+from rolloutlog.consumers.origin import origin_of
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output
+from rolloutlog.consumers.owners import Claim, newest_claim, successor_of, write_claim
+from rolloutlog.consumers.packing import Packer
+from rolloutlog.consumers.position import Progress, from_position, to_position
+from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.consumers.state import PartitionState
+from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRange, StoreError
+from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, Log, Owner, Reader, Record
+
+APP = "assembler"
+SUCCESSOR_WAIT_S = 5.0
+FETCH_WAIT_S = 0.1
+FOLD_SLICE = 200  # records folded before other partitions get a turn
+RETRY_S = (0.5, 30.0)  # first and longest wait after the log was unavailable
+
+logger = logging.getLogger("rolloutlog.assembler")
+
+
+class FencedOut(StoreError):
+    """Another assembler took the partition over; the text names it. Nothing of ours was stored after that."""
+
+
+class HistoryLost(StoreError):
+    """Events that the committed position needs are gone."""
+
+
+class TooManyDeadLetters(StoreError):
+    """So many events are refused that something is wrong with what is published, not with single events."""
+
+
+@dataclass(frozen=True)
+class AssemblerSettings:
+    """How an assembler runs. Only `fold` changes what it puts out.
+
+    dead_letters_in_row, dead_letters_share   stop at so many refused events in a row, or share of 10,000
+    on_history_lost   `fail`, or `skip` what retention removed
+    """
+
+    fold: FoldSettings = field(default_factory=FoldSettings)
+    commit_interval_s: float = 0.2
+    commit_events: int = 2_000
+    commit_bytes: int = 8 * 2**20
+    position_interval_s: float = 10.0
+    dead_letters_in_row: int = 1_000
+    dead_letters_share: float = 0.05
+    on_history_lost: str = "fail"
+
+
+@dataclass
+class Summary:
+    """What a run did, counted after commits. `open_rollouts`, `open_groups`: still open at its end."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    open_rollouts: int = 0
+    open_groups: int = 0
+
+
+@dataclass
+class Assembler:
+    """Runs the workers of some partitions of one log.
+
+    clock    UTC nanoseconds, for claims and appended events: never for what is put out
+    on_step  told (partition, step) as each step of a cycle begins, for tests and debugging
+    """
+
+    log: Log
+    settings: AssemblerSettings
+    clock: Callable[[], int] = time.time_ns
+    on_step: Callable[[int, str], None] | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    summary: Summary = field(default_factory=Summary)
+
+    async def run(self, partitions: Sequence[int], *, until_end: bool = False) -> Summary:
+        """Assemble until `stop` is set, or `until_end`: up to the ends seen at start.
+
+        Raises  FencedOut, HistoryLost, TooManyDeadLetters, PositionRefused; the other workers then end as well
+        """
+        ends = await self.log.ranges(EVENTS, partitions) if until_end else None
+        workers = [
+            asyncio.create_task(self._keep(partition, ends[partition].end if ends else None))
+            for partition in partitions
+        ]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            self.stop.set()
+            await asyncio.gather(*workers, return_exceptions=True)
+        self._warn_of_missing_rewards()
+        return self.summary
+
+    async def _keep(self, partition: int, end: int | None) -> None:
+        """Run one partition's worker again after the log was unavailable, unless someone else has taken it over."""
+        wait_s, claim = RETRY_S[0], None
+        while True:
+            worker = Worker(self, partition, end)
+            try:
+                if claim is not None and await newest_claim(self.log, claim) not in (None, claim):
+                    raise Fenced(f"partition {partition} has a newer owner")
+                await worker.run()
+            except Fenced as error:
+                await self._fenced_out(worker.claim or claim, partition, error)
+            except LogUnavailable as error:
+                if self.stop.is_set():
+                    raise
+                logger.warning("partition %d: %s; again in %.1f s", partition, error, wait_s)
+                claim = worker.claim or claim
+                await _sleep(self.stop, wait_s)
+                wait_s = min(wait_s * 2, RETRY_S[1])
+            else:
+                self.summary.open_rollouts += worker.state.open_rollouts
+                self.summary.open_groups += len(worker.state.groups)
+                return
+
+    async def _fenced_out(self, claim: Claim | None, partition: int, error: Fenced) -> None:
+        successor = None
+        if claim is not None:
+            try:
+                successor = await successor_of(self.log, claim, wait_s=SUCCESSOR_WAIT_S)
+            except StoreError:
+                logger.warning("partition %d: the successor's name could not be read", partition)
+        raise FencedOut(
+            f"partition {partition} of {EVENTS} was taken over by {successor or 'unknown'}; this assembler stored "
+            "nothing after that and stops"
+        ) from error
+
+    def _warn_of_missing_rewards(self) -> None:
+        counts = self.summary.counts
+        if counts["samples"] and counts["samples_without_reward"] * 2 > counts["samples"]:
+            logger.warning(
+                "%d of %d samples carry no reward: see `rolloutlog batches dump`, field outcomes",
+                counts["samples_without_reward"],
+                counts["samples"],
+            )
+
+
+class Worker:
+    """One partition's steps. Dropped whole when anything fails: a new one starts from what is committed."""
+
+    def __init__(self, assembler: Assembler, partition: int, end: int | None) -> None:
+        self.log = assembler.log
+        self.settings = assembler.settings
+        self.clock = assembler.clock
+        self.stop = assembler.stop
+        self.summary = assembler.summary
+        self.on_step = assembler.on_step or (lambda partition, step: None)
+        self.partition = partition
+        self.end = end
+        self.claim: Claim | None = None
+        self.state = PartitionState(partition, self.settings.fold)
+        self.outputs: list[Output] = []
+        self.outputs_bytes = 0
+        self.events_since = 0
+        self.due_at: float | None = None
+        self.refusals = Refusals(self.settings)
+        source = f"{APP}.{secrets.token_hex(8)}"
+        self.packer = Packer(partition, self.settings.fold.config_hash, source)
+
+    async def run(self) -> None:
+        self.on_step(self.partition, "fence")
+        owner = await self.log.own(APP, EVENTS, self.partition)
+        reader = None
+        try:
+            self.on_step(self.partition, "claim")
+            claim = Claim(APP, EVENTS, self.partition, socket.gethostname(), os.getpid(), self.clock())
+            await write_claim(self.log, claim)
+            self.claim = claim
+            self.on_step(self.partition, "position")
+            progress = await self._progress(owner)
+            self.on_step(self.partition, "seek")
+            self.state = PartitionState(
+                self.partition, self.settings.fold, position=progress.watermark, emit_from=progress.position
+            )
+            reader = await self.log.reader(EVENTS, {self.partition: progress.watermark})
+            await self._cycle(owner, reader)
+        finally:
+            if reader is not None:
+                await reader.close()
+            await owner.close()
+
+    async def _progress(self, owner: Owner) -> Progress:
+        """L and P to start from: committed, or found from the outputs when nothing was ever committed."""
+        where = f"{APP}, partition {self.partition} of {EVENTS}"
+        span = (await self.log.ranges(EVENTS, [self.partition]))[self.partition]
+        position = await owner.position()
+        if position is None:
+            progress = Progress(span.first, max(span.first, await self._last_trigger() + 1))
+        else:
+            progress = from_position(position, where=where)
+            if progress.emptied:
+                logger.warning("%s: metadata was emptied; outputs from offset %d on are published again", where,
+                               progress.position)  # fmt: skip
+        if progress.watermark >= span.first:
+            return progress
+        lost = f"{where}: events {progress.watermark}-{span.first - 1} are gone, though open groups need them"
+        if self.settings.on_history_lost != "skip":
+            raise HistoryLost(
+                f"{lost}. Start with --on-history-lost skip to go on without them, or replay from an archive"
+            )
+        logger.warning("%s; going on without them", lost)
+        return Progress(span.first, max(progress.position, span.first))
+
+    async def _last_trigger(self) -> int:
+        """The highest trigger of this partition's outputs, -1 when there is none."""
+        highest = -1
+        for topic in (BATCHES, DEAD_LETTERS):
+            record = await last_record(self.log, topic, self.partition)
+            if record is not None:
+                highest = max(highest, origin_of(record).trigger)
+        return highest
+
+    async def _cycle(self, owner: Owner, reader: Reader) -> None:
+        committed_at = asyncio.get_running_loop().time()
+        while True:
+            self.on_step(self.partition, "receive")
+            records = await reader.fetch(wait_s=self._wait_s())
+            self.on_step(self.partition, "fold")
+            for index, record in enumerate(records):
+                self._fold(record)
+                if index % FOLD_SLICE == FOLD_SLICE - 1:
+                    await asyncio.sleep(0)
+                if self._due():
+                    await self._commit(owner)
+                    committed_at = asyncio.get_running_loop().time()
+            # Past markers too: nothing between the last record and here can cause anything.
+            self.state.position = max(self.state.position, reader.position(self.partition))
+            ended = self.stop.is_set() or (self.end is not None and self.state.position >= self.end)
+            now = asyncio.get_running_loop().time()
+            if ended or self._due() or now - committed_at >= self.settings.position_interval_s:
+                await self._commit(owner)
+                committed_at = now
+            if ended:
+                return
+
+    def _wait_s(self) -> float:
+        if self.due_at is None:
+            return FETCH_WAIT_S
+        return min(FETCH_WAIT_S, max(0.0, self.due_at - asyncio.get_running_loop().time()))
+
+    def _fold(self, record: Record) -> None:
+        outputs = fold(self.state, record)
+        self.events_since += 1
+        self.refusals.add(any(isinstance(each, DeadLetter) for each in outputs))
+        if outputs:
+            self.outputs += outputs
+            self.outputs_bytes += sum(_output_bytes(each) for each in outputs)
+            if self.due_at is None:
+                self.due_at = asyncio.get_running_loop().time() + self.settings.commit_interval_s
+
+    def _due(self) -> bool:
+        if self.due_at is None:
+            return False
+        return (
+            self.events_since >= self.settings.commit_events
+            or self.outputs_bytes >= self.settings.commit_bytes
+            or asyncio.get_running_loop().time() >= self.due_at
+        )
+
+    async def _commit(self, owner: Owner) -> None:
+        state = self.state
+        if state.position < state.emit_from:
+            return  # still on the way back to P
+        self.on_step(self.partition, "pack")
+        records = self.packer.pack(self.outputs, time_ns=self.clock())
+        self.on_step(self.partition, "commit")
+        await owner.commit(records, to_position(Progress(state.watermark(), state.position)))
+        self.on_step(self.partition, "confirm")
+        self._confirm()
+
+    def _confirm(self) -> None:
+        counts = self.summary.counts
+        for output in self.outputs:
+            if isinstance(output, BatchReady):
+                counts["batches"] += 1
+                counts["samples"] += len(output.batch.samples)
+                counts["samples_without_reward"] += sum(each.total is None for each in output.batch.samples)
+                for result in output.batch.rollouts:
+                    counts[f"rollouts_{result.status}"] += 1
+            elif isinstance(output, DeadLetter):
+                counts["dead_letters"] += 1
+                counts[f"dead_letters_{output.reason}"] += 1
+        counts.update(self.state.counts)
+        self.state.counts.clear()
+        self.outputs, self.outputs_bytes, self.events_since, self.due_at = [], 0, 0, None
+
+
+class Refusals:
+    """Stops a partition when refused events are not single ones any more."""
+
+    WINDOW = 10_000
+
+    def __init__(self, settings: AssemblerSettings) -> None:
+        self._in_row_max = settings.dead_letters_in_row
+        self._window_max = int(settings.dead_letters_share * self.WINDOW)
+        self._in_row = self._events = self._refused = 0
+
+    def add(self, refused: bool) -> None:
+        self._events += 1
+        self._in_row = self._in_row + 1 if refused else 0
+        self._refused += refused
+        if self._in_row >= self._in_row_max or self._refused >= self._window_max > 0:
+            raise TooManyDeadLetters(
+                f"{self._in_row} events in a row and {self._refused} of the last {self._events} were refused: see "
+                f"topic {DEAD_LETTERS} for the reasons. Mend what publishes them, or raise dead_letters_in_row and "
+                "dead_letters_share"
+            )
+        if self._events == self.WINDOW:
+            self._events = self._refused = 0
+
+
+async def last_record(log: Log, topic: str, partition: int) -> Record | None:
+    """The last committed record of a partition, None when it is empty. Looks back in growing strides."""
+    span = (await log.ranges(topic, [partition]))[partition]
+    stride = 1
+    while span.first < span.end:
+        start = max(span.first, span.end - stride)
+        last = None
+        reader = await log.reader(topic, {partition: start})
+        try:
+            while reader.position(partition) < span.end:
+                for record in await reader.fetch(wait_s=FETCH_WAIT_S):
+                    last = record
+        except OffsetOutOfRange:
+            span = (await log.ranges(topic, [partition]))[partition]  # retention moved on meanwhile
+            continue
+        finally:
+            await reader.close()
+        if last is not None or start == span.first:
+            return last
+        stride *= 8
+    return None
+
+
+def _output_bytes(output: Output) -> int:
+    if isinstance(output, BatchReady):
+        return sum(sample.size_bytes for sample in output.batch.samples) + 500 * len(output.batch.rollouts)
+    if isinstance(output, DeadLetter):
+        return len(output.record.value or b"")
+    return 0
+
+
+async def _sleep(stop: asyncio.Event, seconds: float) -> None:
+    """Wait, but not after `stop`."""
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return

@@ -1,0 +1,309 @@
+"""Training batches: one closed group each, its samples and what became of every reward.
+
+A batch above the record limit is written in parts, within one transaction; `join_parts` puts it together again. Its id
+is BLAKE2b-128 of [group id, ordered sample ids, config hash]: the same group folded again has the same id.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from typing import Any
+
+from rolloutlog.consumers.samples import Sample
+from rolloutlog.consumers.settings import FoldSettings, digest
+from rolloutlog.consumers.state import Group, Rollout
+from rolloutlog.eventstore.codec import decode_record, encode_record
+from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.eventstore.events import COMPLETED, PolicyVersionRun, TokenArray
+
+RECORD = "TrainingBatch"
+PART_BYTES_MAX = 8 * 2**20  # one record's value; the topic's own limit leaves 64 KiB for key, headers and framing
+SAMPLE_BYTES_MAX = PART_BYTES_MAX - 2**17  # so that one sample always fits into a part beside the batch's own fields
+OUTCOMES_A_RECORD = 2_000  # a rollout's outcomes are spread over several records beyond this
+
+
+@dataclass(frozen=True, slots=True)
+class RewardOutcome:
+    """What became of one reward. Fields: schemas/TrainingBatch.v1.avsc, RewardOutcome."""
+
+    reward_id: str
+    name: str
+    value: float | None
+    scope: str
+    outcome: str
+    rule: str | None
+    calls: tuple[str, ...]
+    found: tuple[str, ...]
+    scorer: str | None
+    scorer_version: str | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutResult:
+    """One rollout in its one final state. Fields: schemas/TrainingBatch.v1.avsc, RolloutResult."""
+
+    rollout_id: str
+    attempt: int
+    task_id: str
+    split: str
+    status: str
+    reason: str | None
+    error: str | None
+    policy_version: int | None
+    turn_count: int
+    final: dict[str, float]
+    outcomes: tuple[RewardOutcome, ...]
+    extra_info_refused: tuple[str, ...]
+    first_event: int
+    closing_event: int
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A closed group. Fields: schemas/TrainingBatch.v1.avsc. `rollouts` and `samples` are whole, over all parts."""
+
+    batch_id: str
+    group_id: str
+    run_id: str
+    config_hash: str
+    input_partition: int
+    trigger: int
+    first_event: int
+    closed_ns: int
+    closed_reason: str
+    group_size: int | None
+    policy_version_min: int | None
+    policy_version_max: int | None
+    reason: str | None
+    rollouts: tuple[RolloutResult, ...]
+    samples: tuple[Sample, ...]
+    part: int = 0
+    parts: int = 1
+
+
+def make_batch(
+    group: Group, settings: FoldSettings, *, partition: int, trigger: int, closed_ns: int, reason: str
+) -> Batch:
+    """Assemble a closed group whose rollouts are settled.
+
+    Survivors are the rollouts closed as completed, and incomplete ones with `on_incomplete=keep`; fewer than
+    `min_group` (1 for a group of one) and none of them is trained.
+    """
+    rollouts = list(group.rollouts.values())
+    kept = [_kept(rollout, settings) for rollout in rollouts]
+    needed = 1 if group.size == 1 else settings.min_group
+    enough = sum(kept) >= needed
+    dropped = None if enough else f"{sum(kept)} of at least {needed} rollouts completed"
+    results, samples = [], []
+    for index, (rollout, keep) in enumerate(zip(rollouts, kept, strict=True)):
+        results.append(_result(rollout, keep, dropped))
+        if keep and enough:
+            samples += [replace(sample, rollout_index=index) for sample in _closing(rollout).settled.samples]
+    for started, offset in group.surplus.values():
+        results.append(_surplus(started, offset, group))
+    versions = _policy_versions(samples, rollouts)
+    if not samples and not dropped:
+        untrained = sorted({result.split for result in results} - set(settings.splits))
+        dropped = f"split {', '.join(untrained)}" if untrained else "no call is selected"
+    sample_ids = [sample.sample_id for sample in samples]
+    return Batch(
+        batch_id=digest([group.group_id, sample_ids, settings.config_hash]),
+        group_id=group.group_id,
+        run_id=rollouts[0].attempt.started.run_id if rollouts else "",
+        config_hash=settings.config_hash,
+        input_partition=partition,
+        trigger=trigger,
+        first_event=group.first_offset,
+        closed_ns=closed_ns,
+        closed_reason=reason,
+        group_size=group.size,
+        policy_version_min=min(versions, default=None),
+        policy_version_max=max(versions, default=None),
+        reason=None if samples else dropped,
+        rollouts=tuple(results),
+        samples=tuple(samples),
+    )
+
+
+def encode_parts(batch: Batch) -> list[bytes]:
+    """The batch's records: one, or several where one would be above PART_BYTES_MAX."""
+    whole = _encode(batch)
+    if len(whole) <= PART_BYTES_MAX:
+        return [whole]
+    parts: list[Batch] = []
+    empty = replace(batch, rollouts=(), samples=())
+    base = len(_encode(empty)) + 64
+    size = base
+    rollouts: list[RolloutResult] = []
+    samples: list[Sample] = []
+    items: Iterator[RolloutResult | Sample] = chain(_spread(batch.rollouts), batch.samples)
+    for item in items:
+        item_bytes = item.size_bytes if isinstance(item, Sample) else _result_bytes(item)
+        if size + item_bytes > PART_BYTES_MAX and (rollouts or samples):
+            parts.append(replace(batch, rollouts=tuple(rollouts), samples=tuple(samples)))
+            size, rollouts, samples = base, [], []
+        size += item_bytes
+        if isinstance(item, Sample):
+            samples.append(item)
+        else:
+            rollouts.append(item)
+    parts.append(replace(batch, rollouts=tuple(rollouts), samples=tuple(samples)))
+    return [_encode(replace(part, part=index, parts=len(parts))) for index, part in enumerate(parts)]
+
+
+def decode_part(value: bytes | None) -> Batch:
+    """Read one record of a batch. Raises InvalidEvent when it is none."""
+    _, record = decode_record(value, expected=RECORD)
+    record["rollouts"] = tuple(_read_result(each) for each in record["rollouts"])
+    record["samples"] = tuple(_read_sample(each) for each in record["samples"])
+    return Batch(**record)
+
+
+def join_parts(parts: Sequence[Batch]) -> Batch:
+    """Put a batch together from all of its parts, in order. Raises InvalidEvent naming the part that is missing."""
+    first = parts[0]
+    for index in range(first.parts):
+        if index >= len(parts) or parts[index].part != index or parts[index].batch_id != first.batch_id:
+            raise InvalidEvent(
+                f"batch {first.batch_id} refused: expected part {index} of {first.parts}, got "
+                + (f"part {parts[index].part} of {parts[index].batch_id}" if index < len(parts) else "none"),
+                reason="part_missing",
+                field="$.part",
+            )
+    rollouts: list[RolloutResult] = []
+    for result in (each for part in parts for each in part.rollouts):
+        if rollouts and rollouts[-1].rollout_id == result.rollout_id and rollouts[-1].status == result.status:
+            rollouts[-1] = replace(rollouts[-1], outcomes=rollouts[-1].outcomes + result.outcomes)
+        else:
+            rollouts.append(result)
+    samples = tuple(sample for part in parts for sample in part.samples)
+    return replace(first, rollouts=tuple(rollouts), samples=samples, part=0, parts=1)
+
+
+def _closing(rollout: Rollout) -> Any:
+    assert rollout.closed is not None
+    return rollout.closed
+
+
+def _kept(rollout: Rollout, settings: FoldSettings) -> bool:
+    status = _closing(rollout).settled.status
+    return bool(status == COMPLETED or (status == "incomplete" and settings.on_incomplete == "keep"))
+
+
+def _result(rollout: Rollout, keep: bool, dropped: str | None) -> RolloutResult:
+    closing, started = _closing(rollout), rollout.attempt.started
+    settled = closing.settled
+    status, reason = settled.status, settled.reason
+    if keep:
+        status = "group_dropped" if dropped else "emitted"
+        reason = dropped or reason
+    return RolloutResult(
+        rollout_id=rollout.rollout_id,
+        attempt=rollout.attempt.number,
+        task_id=started.task_id,
+        split=started.split,
+        status=status,
+        reason=None if status == "failed" else reason,
+        error=settled.error,
+        policy_version=started.policy_version,
+        turn_count=settled.turn_count,
+        final=dict(settled.final),
+        outcomes=settled.outcomes,
+        extra_info_refused=settled.extra_info_refused,
+        first_event=rollout.first_offset,
+        closing_event=closing.offset,
+        metadata=started.metadata,
+    )
+
+
+def _surplus(started: Any, offset: int, group: Group) -> RolloutResult:
+    return RolloutResult(
+        rollout_id=started.rollout_id,
+        attempt=started.attempt,
+        task_id=started.task_id,
+        split=started.split,
+        status="surplus",
+        reason=f"beyond the group's {group.size} rollouts",
+        error=None,
+        policy_version=started.policy_version,
+        turn_count=0,
+        final={},
+        outcomes=(),
+        extra_info_refused=(),
+        first_event=offset,
+        closing_event=offset,
+        metadata=started.metadata,
+    )
+
+
+def _policy_versions(samples: Sequence[Sample], rollouts: Sequence[Rollout]) -> list[int]:
+    found = []
+    for sample in samples:
+        known = [run.policy_version for run in sample.policy_version_runs if run.policy_version is not None]
+        start = rollouts[sample.rollout_index].attempt.started.policy_version
+        found += known or ([] if start is None else [start])
+    return found
+
+
+def _spread(results: Sequence[RolloutResult]) -> Iterator[RolloutResult]:
+    for result in results:
+        yield replace(result, outcomes=result.outcomes[:OUTCOMES_A_RECORD])
+        for start in range(OUTCOMES_A_RECORD, len(result.outcomes), OUTCOMES_A_RECORD):
+            yield replace(result, outcomes=result.outcomes[start : start + OUTCOMES_A_RECORD], metadata=b"", final={})
+
+
+def _result_bytes(result: RolloutResult) -> int:
+    """Encoded size of one rollout's result, measured on a batch that holds nothing else."""
+    return len(_encode(Batch("", "", "", "", 0, 0, 0, 0, "", None, None, None, None, (result,), ())))
+
+
+def _encode(batch: Batch) -> bytes:
+    record = _plain(batch)
+    record["rollouts"] = [
+        {**_plain(result), "outcomes": [_plain(each) for each in result.outcomes]} for result in batch.rollouts
+    ]
+    record["samples"] = [
+        {
+            **_plain(sample),
+            "policy_version_runs": [_plain(run) for run in sample.policy_version_runs],
+            "arrays": [_plain(each) for each in sample.arrays],
+        }
+        for sample in batch.samples
+    ]
+    return encode_record(RECORD, record)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in _names(type(value))}
+
+
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(field.name for field in fields(kind))
+    return _NAMES[kind]
+
+
+def _read_result(record: dict[str, Any]) -> RolloutResult:
+    outcomes = tuple(
+        RewardOutcome(**{**each, "calls": tuple(each["calls"]), "found": tuple(each["found"])})
+        for each in record["outcomes"]
+    )
+    return RolloutResult(**{**record, "outcomes": outcomes, "extra_info_refused": tuple(record["extra_info_refused"])})
+
+
+def _read_sample(record: dict[str, Any]) -> Sample:
+    return Sample(
+        **{
+            **record,
+            "span_ids": tuple(record["span_ids"]),
+            "policy_version_runs": tuple(PolicyVersionRun(**run) for run in record["policy_version_runs"]),
+            "arrays": tuple(
+                TokenArray(each["name"], each["dtype"], tuple(each["shape"]), each["data"]) for each in record["arrays"]
+            ),
+        }
+    )

@@ -1,0 +1,71 @@
+"""`rolloutlog assemble`: run the assembler."""
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rolloutlog.consumers.assembler import Assembler, Summary
+from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
+from rolloutlog.consumers.cli.options import log_option, run, settings_option
+from rolloutlog.eventstore.log import EVENTS, open_log
+
+logger = logging.getLogger("rolloutlog.assembler")
+
+
+@click.command()
+@log_option
+@settings_option
+@click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
+@click.option("--until-end", is_flag=True, help="Read to the ends seen at start, commit, exit 0.")
+@click.option("--min-group", type=int, help="Completed rollouts a group needs to be trained. Default: 2.")
+@click.option("--splits", help="Splits that yield samples, with commas. Default: train.")
+@click.option("--on-incomplete", help="Rollouts with a refused event: drop (default) or keep.")
+@click.option("--on-history-lost", help="When retention removed needed events: fail (default) or skip.")
+@click.option("--policy", "attribution_policy", help="How a reward without target finds its call. Default: enclosing.")
+@click.option("--final", "attribution_final", help="Calls that final rewards reach. Default: last_call.")
+@click.option("--agent", "attribution_agent", help="Regular expression: train only calls of matching agents.")
+def assemble(settings: Path | None, until_end: bool, **flags: Any) -> None:
+    """Fold events, attribute rewards and publish training batches, exactly once.
+
+    Runs until it is stopped (SIGINT or SIGTERM: commits, exits 0). Exit code 4: another assembler took over.
+    """
+    configuration = load(settings, flags)
+    summary = run(_assemble(configuration, until_end))
+    _print(summary)
+
+
+async def _assemble(configuration: Configuration, until_end: bool) -> Summary:
+    log = await open_log(configuration.url())
+    try:
+        partitions = parse_partitions(configuration.partitions, await log.partitions(EVENTS))
+        assembler = Assembler(log, configuration.assembler(), on_step=_trace)
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, assembler.stop.set)
+        return await assembler.run(partitions, until_end=until_end)
+    finally:
+        await log.close()
+
+
+def _trace(partition: int, step: str) -> None:
+    logger.debug("partition %d: step %s", partition, step)
+
+
+def _print(summary: Summary) -> None:
+    counts = summary.counts
+    ends = ", ".join(f"{value} {name[9:]}" for name, value in sorted(counts.items()) if name.startswith("rollouts_"))
+    click.echo(
+        f"{counts['batches']} batches, {counts['samples']} samples ({counts['samples_without_reward']} without "
+        f"reward), {counts['dead_letters']} dead letters; rollouts: {ends or 'none closed'}, "
+        f"{summary.open_rollouts} still open in {summary.open_groups} groups"
+    )
+    named = ("duplicate", "conflict", "late", "superseded", "orphan", "surplus_events", "group_reused",
+             "stale_resend", "stale_decision", "after_end")  # fmt: skip
+    others = ", ".join(f"{counts[name]} {name}" for name in named if counts[name])
+    if others:
+        click.echo(f"events that changed nothing: {others}", file=sys.stderr)

@@ -1,0 +1,60 @@
+"""`rolloutlog attribute FILE`: what the rules of attribution make of rollouts written down as cases.
+
+Order  read the file, attribute each case, print. Exit code 0 also when cases are refused: a refusal is a result
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from rolloutlog.consumers.attribution import explain
+from rolloutlog.consumers.attribution.cases import CaseResult, as_json, cases_in, run_case
+from rolloutlog.consumers.attribution.model import Attribution
+from rolloutlog.eventstore.errors import InvalidEvent
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_array", is_flag=True, help="Print one JSON array in file order instead of text.")
+def attribute(file: Path, as_array: bool) -> None:
+    """Say which reward counts for which call in the cases of FILE, and why."""
+    try:
+        cases = cases_in(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError, InvalidEvent) as error:
+        raise click.ClickException(f"{file} holds no attribution cases: {error}") from error
+    results = [run_case(case) for case in cases]
+    if as_array:
+        click.echo(json.dumps([as_json(result) for result in results], indent=1))
+    else:
+        click.echo("\n\n".join(_text(result) for result in results))
+
+
+def _text(result: CaseResult) -> str:
+    lines = [result.name]
+    if result.attribution is None:
+        return "\n".join([*lines, f"  refused: {result.error}"])
+    lines += _table(result.attribution)
+    lines += [f"  final {name} {_number(value)}" for name, value in result.attribution.final.items()]
+    for reward in result.rewards:
+        lines.append(f"  {explain(reward, result.attribution.outcomes[reward.reward_id], result.settings)}")
+    return "\n".join(lines)
+
+
+def _table(attribution: Attribution) -> list[str]:
+    """One line per call in turn order, in columns."""
+    rows = [("turn", "call", "total", "step", "final")]
+    for call in attribution.all_calls:
+        total = _number(call.total) if call.selected else "not selected"
+        rows.append((str(call.turn_index), call.span_id, total, _named(call.step), _named(call.final)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _named(values: Mapping[str, float]) -> str:
+    return " ".join(f"{name}={_number(value)}" for name, value in values.items())
+
+
+def _number(value: float | None) -> str:
+    return "null" if value is None else f"{value:g}"

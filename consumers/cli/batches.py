@@ -1,0 +1,110 @@
+"""`rolloutlog batches`: look at what was published."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from rolloutlog.consumers.batches import Batch, decode_part, join_parts
+from rolloutlog.consumers.cli.configuration import load, parse_partitions
+from rolloutlog.consumers.cli.options import log_option, run, settings_option
+from rolloutlog.consumers.samples import Sample
+from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.eventstore.log import BATCHES, Log, open_log
+
+
+@click.group()
+def batches() -> None:
+    """Look at published batches."""
+
+
+@batches.command()
+@log_option
+@settings_option
+@click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
+def dump(settings: Path | None, **flags: Any) -> None:
+    """Print every sample as one JSON line, in the order partition, offset, rollout, turn."""
+    configuration = load(settings, flags)
+    run(_dump(configuration.url(), configuration.partitions))
+
+
+async def _dump(url: str, which: str) -> None:
+    log = await open_log(url)
+    try:
+        for partition in parse_partitions(which, await log.partitions(BATCHES)):
+            async for batch in read_batches(log, partition):
+                for line in sample_lines(batch):
+                    click.echo(json.dumps(line, ensure_ascii=False, allow_nan=False))
+    finally:
+        await log.close()
+
+
+async def read_batches(log: Log, partition: int) -> AsyncIterator[Batch]:
+    """All batches of a partition up to its end now, whole. Records that are none are reported and passed over."""
+    span = (await log.ranges(BATCHES, [partition]))[partition]
+    reader = await log.reader(BATCHES, {partition: span.first})
+    parts: list[Batch] = []
+    try:
+        while reader.position(partition) < span.end:
+            for record in await reader.fetch(wait_s=0.2):
+                if record.offset >= span.end:
+                    return
+                try:
+                    part = decode_part(record.value)
+                    parts.append(part)
+                    if len(parts) == part.parts or part.part != len(parts) - 1:
+                        whole, parts = join_parts(parts), []
+                        yield whole
+                except InvalidEvent as error:
+                    parts = []
+                    click.echo(f"offset {partition}:{record.offset}: {error}", err=True)
+    finally:
+        await reader.close()
+
+
+def sample_lines(batch: Batch) -> Iterator[dict[str, Any]]:
+    """One mapping a sample: what it is, its tokens, its rewards, and what became of all rewards of its rollout."""
+    for sample in batch.samples:
+        rollout = batch.rollouts[sample.rollout_index]
+        yield {
+            "sample_id": sample.sample_id,
+            "batch_id": batch.batch_id,
+            "group_id": batch.group_id,
+            "rollout_id": rollout.rollout_id,
+            "attempt": rollout.attempt,
+            "split": rollout.split,
+            "turn_index": sample.turn_index,
+            "turn_count": rollout.turn_count,
+            "prompt_ids": np.frombuffer(sample.prompt_ids, "<i4").tolist(),
+            "response_ids": np.frombuffer(sample.response_ids, "<i4").tolist(),
+            "response_mask": list(sample.response_mask),
+            "logprobs": None if sample.logprobs is None else np.frombuffer(sample.logprobs, "<f4").tolist(),
+            "policy_version": _policy_version(sample, rollout.policy_version),
+            "total": sample.total,
+            "step": dict(sample.step),
+            "final": dict(sample.final),
+            "rollout_final": rollout.final,
+            "reward_token_index": np.frombuffer(sample.reward_token_index, "<i4").tolist(),
+            "reward_token_value": np.frombuffer(sample.reward_token_value, "<f8").tolist(),
+            "extra_info": json.loads(sample.extra_info or b"{}"),
+            "outcomes": {
+                each.reward_id: {
+                    "name": each.name,
+                    "value": each.value,
+                    "outcome": each.outcome,
+                    "rule": each.rule,
+                    "calls": list(each.calls),
+                    "found": list(each.found),
+                }
+                for each in rollout.outcomes
+            },
+        }
+
+
+def _policy_version(sample: Sample, start: int | None) -> int | None:
+    """The oldest of its runs, else the version its rollout started with."""
+    known = [run.policy_version for run in sample.policy_version_runs if run.policy_version is not None]
+    return min(known, default=start)

@@ -1,0 +1,226 @@
+"""What a closed rollout's events come to: its rewards' outcomes and its samples.
+
+`settle(rollout, settings, partition)` decodes the spans of a closed rollout, restores full prompts, attributes the
+rewards and makes samples. A span that is refused becomes a dead letter, with the closing event as trigger, and makes
+the rollout incomplete. Pure.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rolloutlog.consumers.attribution import Attribution, CallResult, Entry, RewardEntry, SpanEntry, attribute
+from rolloutlog.consumers.batches import SAMPLE_BYTES_MAX, RewardOutcome
+from rolloutlog.consumers.extra_info import merge_extra_info
+from rolloutlog.consumers.outputs import DeadLetter
+from rolloutlog.consumers.samples import Sample, call_sample
+from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.consumers.state import Rollout, Stored
+from rolloutlog.eventstore.checks import check_agreement, check_event
+from rolloutlog.eventstore.codec import HEADER, Header, decode_event
+from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.eventstore.events import COMPLETED, RewardRecorded, Span
+from rolloutlog.eventstore.extra_info import InvalidExtraInfo, decode_extra_info, encode_extra_info
+from rolloutlog.eventstore.log import EVENTS, Record
+from rolloutlog.eventstore.prompts import PromptRestore
+from rolloutlog.eventstore.tokens import TOKEN_BYTES
+
+INCOMPLETE = "incomplete"
+FAULTS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A closed rollout, decoded. `status`: completed, failed, expired or incomplete."""
+
+    status: str
+    reason: str | None
+    error: str | None
+    turn_count: int
+    final: dict[str, float]
+    outcomes: tuple[RewardOutcome, ...]
+    samples: tuple[Sample, ...]
+    extra_info_refused: tuple[str, ...]
+
+
+def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Settled, list[DeadLetter]]:
+    """Decode a closed rollout. Returns the result and a dead letter for every refused span."""
+    attempt, closing = rollout.attempt, rollout.closed
+    assert closing is not None
+    letters: list[DeadLetter] = []
+    faults = list(attempt.faults)
+
+    def refuse(stored: Stored, error: InvalidEvent) -> None:
+        record = _record(stored, rollout, partition)
+        letters.append(DeadLetter(closing.offset, record, error.reason, error.field, str(error)))
+        faults.append(f"{stored.kind} at offset {stored.offset} refused: {error.reason}")
+
+    calls, entries, rewards = _decode(rollout, partition, refuse)
+    prompts = _prompts(calls, refuse)
+    attribution = attribute(entries, settings.attribution)
+    wanted = closing.status == COMPLETED and attempt.started.split in settings.splits
+    samples: list[Sample] = []
+    refused_keys: dict[str, None] = {}
+    if wanted and (not faults or settings.on_incomplete == "keep"):
+        for result in attribution.calls:
+            if result.span_id not in prompts:
+                continue  # its own span or its prompt's base was refused: kept rollouts lose this sample alone
+            extra_info, refused = _extra_info(result, attribution, rewards)
+            refused_keys.update(dict.fromkeys(refused))
+            call = calls[result.span_id].event
+            sample = call_sample(call, result, prompts[result.span_id], extra_info)
+            if sample.size_bytes > SAMPLE_BYTES_MAX:
+                faults.append(f"sample {sample.sample_id} of {sample.size_bytes} bytes, at most {SAMPLE_BYTES_MAX}")
+            else:
+                samples.append(sample)
+    status, reason = closing.status, closing.reason
+    if faults:
+        more = f" and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
+        reason = "; ".join(filter(None, [reason, *faults[:FAULTS_SHOWN]])) + more
+        if status == COMPLETED:
+            status = INCOMPLETE
+            samples = samples if settings.on_incomplete == "keep" else []
+    return (
+        Settled(
+            status=status,
+            reason=reason,
+            error=attempt.completed.error if attempt.completed is not None else None,
+            turn_count=len(attribution.all_calls),
+            final=dict(attribution.final),
+            outcomes=_outcomes(attribution, rewards),
+            samples=tuple(samples),
+            extra_info_refused=tuple(refused_keys),
+        ),
+        letters,
+    )
+
+
+def _decode(rollout: Rollout, partition: int, refuse: Any) -> tuple[dict[str, Stored], list[Entry], dict[str, Stored]]:
+    """Decode the attempt's spans in log order. Returns calls by span id, entries for attribution, rewards by id."""
+    calls: dict[str, Stored] = {}
+    rewards: dict[str, Stored] = {}
+    spans: set[str] = set()
+    entries: list[Entry] = []
+    for stored in rollout.attempt.records:
+        if stored.kind == RewardRecorded.record:
+            rewards.setdefault(stored.event.id, stored)
+            entries.append(_reward_entry(stored.event))
+        elif stored.kind == Span.record:
+            try:
+                stored.event = _decode_span(stored, rollout, partition)
+            except InvalidEvent as error:
+                refuse(stored, error)
+                continue
+            span = stored.event
+            entries.append(_span_entry(span))
+            if span.kind == "call" and span.span_id not in spans:
+                calls[span.span_id] = stored
+            spans.add(span.span_id)  # an id recorded twice counts once, the first time
+    return calls, entries, rewards
+
+
+def _decode_span(stored: Stored, rollout: Rollout, partition: int) -> Span:
+    event = decode_event(stored.kind, stored.value)
+    check_event(event, where=f"offset {partition}:{stored.offset}")
+    check_agreement(_header(stored, rollout), event, _key(rollout))
+    assert isinstance(event, Span)
+    return event
+
+
+def _prompts(calls: dict[str, Stored], refuse: Any) -> dict[str, bytes]:
+    """Full prompts of all calls with response tokens, by span id."""
+    restore = PromptRestore()
+    for stored in calls.values():
+        restore.add(stored.event)
+    prompts = {}
+    for span_id, stored in calls.items():
+        try:
+            prompts[span_id] = restore.prompt(stored.event)
+        except InvalidEvent as error:
+            refuse(stored, error)
+    return prompts
+
+
+def _extra_info(
+    result: CallResult, attribution: Attribution, rewards: dict[str, Stored]
+) -> tuple[bytes, tuple[str, ...]]:
+    """Merge the extra info of the rewards that count for a call, in log order. Returns JSON and the refused keys."""
+    counting = {*result.reward_ids, *attribution.final_reward_ids}
+    parts: list[tuple[str, dict[str, Any]]] = []
+    refused: list[str] = []
+    for reward_id, stored in rewards.items():
+        if reward_id in counting and stored.event.extra_info:
+            try:
+                parts.append((stored.event.name, decode_extra_info(stored.event.extra_info)))
+            except InvalidExtraInfo as error:
+                refused += error.keys or [f"all of reward {reward_id}"]
+    merged, more = merge_extra_info(parts)
+    return (encode_extra_info(merged) if merged else b""), (*refused, *more)
+
+
+def _outcomes(attribution: Attribution, rewards: dict[str, Stored]) -> tuple[RewardOutcome, ...]:
+    found = []
+    for reward_id, outcome in attribution.outcomes.items():
+        stored = rewards[reward_id]
+        reward = stored.event
+        found.append(
+            RewardOutcome(
+                reward_id=reward_id,
+                name=reward.name,
+                value=reward.value,
+                scope=reward.scope,
+                outcome=outcome.outcome,
+                rule=outcome.rule,
+                calls=tuple(outcome.calls),
+                found=tuple(outcome.found),
+                scorer=reward.scorer,
+                scorer_version=reward.scorer_version,
+                offset=stored.offset,
+            )
+        )
+    return tuple(found)
+
+
+def _span_entry(span: Span) -> SpanEntry:
+    return SpanEntry(
+        span_id=span.span_id,
+        parent_id=span.parent_id,
+        kind=span.kind,
+        name=span.name,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        response_id=span.response_id,
+        choice_index=span.choice_index,
+        model=span.model,
+        token_count=len(span.response_ids or b"") // TOKEN_BYTES,
+        trainable=span.trainable,
+    )
+
+
+def _reward_entry(reward: RewardRecorded) -> RewardEntry:
+    return RewardEntry(
+        reward_id=reward.id,
+        value=reward.value,
+        name=reward.name,
+        scope=reward.scope,
+        time_ns=reward.time_ns,
+        target=None if reward.target is None else (reward.target.key, reward.target.value),
+        parent_id=reward.parent_id,
+        after_call=reward.after_call,
+        supersedes=reward.supersedes,
+    )
+
+
+def _key(rollout: Rollout) -> bytes:
+    return rollout.attempt.started.group_id.encode()
+
+
+def _header(stored: Stored, rollout: Rollout) -> Header:
+    return Header(
+        stored.kind, stored.flags, rollout.attempt.number, stored.sequence, stored.source.id, rollout.rollout_id
+    )
+
+
+def _record(stored: Stored, rollout: Rollout, partition: int) -> Record:
+    """The record as it came; its log time is not kept."""
+    headers = stored.headers or ((HEADER, _header(stored, rollout).text()),)
+    return Record(EVENTS, partition, stored.offset, 0, _key(rollout), stored.value, headers)

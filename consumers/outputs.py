@@ -1,0 +1,36 @@
+"""What a fold puts out. Each output has a trigger: the offset of the event that caused it."""
+
+from dataclasses import dataclass
+
+from rolloutlog.consumers.batches import Batch
+from rolloutlog.eventstore.log import Record
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReady:
+    """A closed group, to be published."""
+
+    trigger: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that can't be decoded or is refused. `record`: as it came; `field`: where in it."""
+
+    trigger: int
+    record: Record
+    reason: str
+    field: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClosing:
+    """A `GroupClosed` (reason `complete`) to append to the events partition: the closing is then in the log."""
+
+    trigger: int
+    group_id: str
+
+
+Output = BatchReady | DeadLetter | GroupClosing

@@ -1,0 +1,76 @@
+"""Records of outputs: what one transaction writes for what a fold put out."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rolloutlog.consumers.batches import encode_parts
+from rolloutlog.consumers.origin import HEADER as ORIGIN
+from rolloutlog.consumers.origin import Origin
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output
+from rolloutlog.eventstore.codec import HEADER as EVENT
+from rolloutlog.eventstore.codec import encode_event, header_of
+from rolloutlog.eventstore.events import COMPLETE, GroupClosed
+from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, NewRecord
+
+WHY = "why"
+
+
+@dataclass(slots=True)
+class Packer:
+    """Makes records of one partition's outputs. `source` numbers the decisions that it appends to the events."""
+
+    partition: int
+    config_hash: str
+    source: str
+    sequence: int = 0
+
+    def pack(self, outputs: Iterable[Output], *, time_ns: int) -> list[NewRecord]:
+        """All records of the outputs, in their order. `time_ns`: now, for events appended."""
+        records: list[NewRecord] = []
+        for output in outputs:
+            if isinstance(output, BatchReady):
+                records += self._batch(output)
+            elif isinstance(output, DeadLetter):
+                records.append(self._dead_letter(output))
+            else:
+                event = GroupClosed(
+                    rollout_id="",
+                    attempt=0,
+                    source=self.source,
+                    sequence=self.sequence,
+                    time_ns=time_ns,
+                    group_id=output.group_id,
+                    reason=COMPLETE,
+                )
+                self.sequence += 1
+                headers = ((EVENT, header_of(event).text()),)
+                records.append(
+                    NewRecord(EVENTS, self.partition, output.group_id.encode(), encode_event(event), headers)
+                )
+        return records
+
+    def _batch(self, output: BatchReady) -> list[NewRecord]:
+        batch = output.batch
+        parts = encode_parts(batch)
+        records = []
+        for part, value in enumerate(parts):
+            origin = Origin(self.partition, output.trigger, batch.first_event, self.config_hash, part, len(parts))
+            records.append(
+                NewRecord(BATCHES, self.partition, batch.group_id.encode(), value, ((ORIGIN, origin.text()),))
+            )
+        return records
+
+    def _dead_letter(self, output: DeadLetter) -> NewRecord:
+        record = output.record
+        why = {
+            "reason": output.reason,
+            "field": output.field,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "detail": output.detail,
+        }
+        origin = Origin(self.partition, output.trigger, record.offset, self.config_hash)
+        headers = (*record.headers, (WHY, json.dumps(why, sort_keys=True).encode()), (ORIGIN, origin.text()))
+        return NewRecord(DEAD_LETTERS, self.partition, record.key, record.value, headers)

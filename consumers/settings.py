@@ -1,0 +1,81 @@
+"""Settings that change output, and their hash.
+
+Every output carries the hash, so that batches of different settings are told apart. The log's URL, intervals and paths
+change no output and are not in it.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+
+from rolloutlog.consumers.attribution import AttributionSettings
+from rolloutlog.eventstore.errors import InvalidSettings
+from rolloutlog.eventstore.events import SPLITS
+
+FOLD_VERSION = 1  # raised when the same events give other outputs
+
+MERGES = ("none",)
+ON_INCOMPLETE = ("drop", "keep")
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class FoldSettings:
+    """What decides the outputs of a fold.
+
+    attribution    which reward counts for which call
+    merge          calls of a sample: `none` = one
+    min_group      closed-as-completed rollouts a group needs to be trained; 1 for groups of one
+    splits         splits that yield samples; others are published with their rewards alone
+    on_incomplete  a rollout with a refused event: `drop`, or `keep` its samples
+    late_window_s  how long a closed group is remembered, and how old a resent start may be, in seconds of log time
+    Raises         InvalidSettings naming the setting
+    """
+
+    attribution: AttributionSettings = field(default_factory=AttributionSettings)
+    merge: str = "none"
+    min_group: int = 2
+    splits: tuple[str, ...] = ("train",)
+    on_incomplete: str = "drop"
+    late_window_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        _one_of("merge", self.merge, MERGES)
+        _one_of("on_incomplete", self.on_incomplete, ON_INCOMPLETE)
+        for split in self.splits:
+            _one_of("splits", split, SPLITS)
+        if type(self.min_group) is not int or self.min_group < 1:
+            raise InvalidSettings(f"min_group: expected an integer from 1, got {self.min_group!r}")
+        if not 0 <= self.late_window_s < float("inf"):
+            raise InvalidSettings(f"late_window_s: expected seconds from 0, got {self.late_window_s!r}")
+
+    @property
+    def late_window_ns(self) -> int:
+        return int(self.late_window_s * 1_000_000_000)
+
+    @cached_property
+    def config_hash(self) -> str:
+        """BLAKE2b-128 of the canonical JSON of the fold version and every setting, as 32 hex digits."""
+        return digest(
+            {
+                "fold_version": FOLD_VERSION,
+                "attribution": self.attribution.canonical(),
+                "merge": self.merge,
+                "min_group": self.min_group,
+                "splits": sorted(set(self.splits)),
+                "on_incomplete": self.on_incomplete,
+                "late_window_s": float(self.late_window_s),
+            }
+        )
+
+
+def digest(value: object) -> str:
+    """BLAKE2b-128 of canonical JSON (sorted keys, no spaces, UTF-8), as 32 hex digits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidSettings(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,196 @@
+"""State of one events partition while it is folded. Only `consumers.fold` changes it.
+
+A group holds its rollouts, a rollout its current attempt, an attempt the events of its sources. Spans stay raw bytes
+until their rollout closes. A closed group is remembered for a while, so that late starts cannot open it again.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.eventstore.events import RolloutCompleted, RolloutStarted
+
+
+class Source:
+    """Which events of one source have arrived. `end`: its last event's number, once that said so."""
+
+    __slots__ = ("end", "id", "next", "scattered")
+
+    def __init__(self, source_id: str) -> None:
+        self.id = source_id
+        self.next = 0  # every event below this has arrived
+        self.scattered: set[int] | None = None  # arrived events above it
+        self.end: int | None = None
+
+    def add(self, sequence: int) -> bool:
+        """Take note of an event; False when it had arrived before."""
+        if sequence < self.next:
+            return False
+        if sequence > self.next:
+            if self.scattered is None:
+                self.scattered = set()
+            elif sequence in self.scattered:
+                return False
+            self.scattered.add(sequence)
+            return True
+        self.next += 1
+        while self.scattered and self.next in self.scattered:
+            self.scattered.remove(self.next)
+            self.next += 1
+        return True
+
+    @property
+    def whole(self) -> bool:
+        """Every event up to its end is there."""
+        return self.end is not None and self.next > self.end
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Missing (first, last) numbers up to the end, as far as known."""
+        known = sorted(self.scattered or ())
+        last = self.end if self.end is not None else (known[-1] if known else -1)
+        gaps, at = [], self.next
+        for sequence in known:
+            if sequence > at:
+                gaps.append((at, sequence - 1))
+            at = sequence + 1
+        if at <= last:
+            gaps.append((at, last))
+        return gaps
+
+
+@dataclass(slots=True)
+class Stored:
+    """An event kept until its rollout closes. `headers` only where there is more than the header `e`."""
+
+    offset: int
+    kind: str
+    flags: str
+    sequence: int
+    source: Source
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] | None
+    event: Any = None  # decoded when folded: all kinds but spans
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at a rollout. `faults`: why it is incomplete; `expired`: reason and what was missing."""
+
+    number: int
+    started: RolloutStarted
+    first_offset: int
+    newest_offset: int
+    sources: dict[str, Source] = field(default_factory=dict)
+    records: list[Stored] = field(default_factory=list)
+    completed: RolloutCompleted | None = None
+    reward_names: set[str] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
+    expired: str | None = None
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One rollout of an open group. `closed`: how it closed, None while it is open."""
+
+    rollout_id: str
+    first_offset: int
+    attempt: Attempt
+    closed: "Closing | None" = None
+
+
+@dataclass(slots=True)
+class Closing:
+    """A closed rollout. `settled`: its decoded result, absent where outputs below P made it needless."""
+
+    offset: int
+    status: str
+    reason: str | None
+    settled: Any = None
+
+
+@dataclass(slots=True)
+class Group:
+    """An open group. `rollouts` in the order of their starts; `surplus` beyond the announced size."""
+
+    group_id: str
+    size: int | None
+    first_offset: int
+    newest_offset: int
+    rollouts: dict[str, Rollout] = field(default_factory=dict)
+    surplus: dict[str, tuple[RolloutStarted, int]] = field(default_factory=dict)
+    open_count: int = 0
+
+
+@dataclass(slots=True)
+class ClosedGroup:
+    """What is remembered of a closed group.
+
+    pin         a restart must begin here or below to know that the group is closed: the group's first event until a
+                GroupClosed is read back from the log, then that GroupClosed
+    pending     a GroupClosed is owed: the group was published, or a start refused, after the newest one read
+    expires_ns  log time from which the group is forgotten, unless one is pending
+    """
+
+    pin: int
+    pending: bool
+    expires_ns: int
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """State of one partition.
+
+    position   offset of the newest folded record + 1
+    now_ns     highest log time folded: the partition's only clock
+    emit_from  P of the last commit: outputs triggered below it are out already
+    """
+
+    partition: int
+    settings: FoldSettings
+    position: int = 0
+    now_ns: int = 0
+    emit_from: int = 0
+    groups: dict[str, Group] = field(default_factory=dict)
+    closed: dict[str, ClosedGroup] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    open_rollouts: int = 0
+    # Pins in rising order, entries that no longer hold dropped lazily: the minimum is at hand without a search.
+    pins: "deque[tuple[int, str]]" = field(default_factory=deque)
+    closed_pins: "deque[tuple[int, str]]" = field(default_factory=deque)
+
+    def watermark(self) -> int:
+        """L: the lowest offset from which a restart rebuilds this state; the position when nothing is held."""
+        pins = self.pins
+        while pins and not self._holds(*pins[0]):
+            pins.popleft()
+        closed = self.closed_pins
+        while closed and not self._pinned(*closed[0]):
+            closed.popleft()
+        lowest = self.position
+        if pins:
+            lowest = min(lowest, pins[0][0])
+        if closed:
+            lowest = min(lowest, closed[0][0])
+        return lowest
+
+    def remembered(self, group_id: str) -> ClosedGroup | None:
+        """The closed group, None when there is none or its time is over."""
+        memory = self.closed.get(group_id)
+        if memory is not None and not memory.pending and self.now_ns >= memory.expires_ns:
+            del self.closed[group_id]
+            return None
+        return memory
+
+    def _holds(self, offset: int, group_id: str) -> bool:
+        group = self.groups.get(group_id)
+        if group is not None and group.first_offset == offset:
+            return True
+        memory = self.closed.get(group_id)
+        return memory is not None and memory.pin == offset
+
+    def _pinned(self, offset: int, group_id: str) -> bool:
+        memory = self.closed.get(group_id)
+        if memory is None or memory.pin != offset:
+            return False
+        return self.remembered(group_id) is not None

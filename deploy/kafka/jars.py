@@ -1,0 +1,128 @@
+"""Jars of the Kafka broker, resolved once into a cache.
+
+`broker_jars()` gives the jar files of the Kafka version named in pom.xml. The first call lets Maven copy them into
+`{cache}/kafka/{version}/libs`; later calls need no Maven and no network.
+
+Order     lock, look again, copy into a folder beside the final one, rename: whoever finds `libs` finds all of it
+Not here  starting a broker with them: deploy.kafka.broker
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from xml.etree import ElementTree
+
+from rolloutlog.eventstore.errors import StoreError
+
+JAVA_VERSION_MIN = 17  # Kafka 4 brokers do not run on less
+RESOLVE_TIMEOUT_S = 600.0  # about 40 MB on the first call
+OUTPUT_LINES = 15  # of a failed command, in the error's text
+POM_NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
+
+
+class KafkaMissing(StoreError):
+    """The machine lacks something to run a broker with; the text names it and what to install."""
+
+
+def broker_jars() -> list[Path]:
+    """Return the broker's jar files, sorted, resolving them first when the cache has none.
+
+    Raises  KafkaMissing when Maven or Java is missing, or when Maven cannot resolve the jars
+    """
+    libs = libs_dir()
+    if not libs.is_dir():
+        with _locked(libs.parent):
+            if not libs.is_dir():  # another process may have resolved them while this one waited
+                _resolve(libs)
+    return sorted(libs.glob("*.jar"))
+
+
+def libs_dir() -> Path:
+    """Folder of the jars, whether it exists or not. `ROLLOUTLOG_CACHE` names another cache than ~/.cache/rolloutlog."""
+    cache = os.environ.get("ROLLOUTLOG_CACHE")
+    root = Path(cache) if cache else Path.home() / ".cache" / "rolloutlog"
+    return root / "kafka" / kafka_version() / "libs"
+
+
+def kafka_version() -> str:
+    """Kafka version to run: `ROLLOUTLOG_KAFKA_VERSION` if set, else the one in pom.xml."""
+    wanted = os.environ.get("ROLLOUTLOG_KAFKA_VERSION")
+    if wanted:
+        return wanted
+    pom = ElementTree.fromstring(resources.files(__package__).joinpath("pom.xml").read_text("utf-8"))
+    version = pom.findtext(f"{POM_NAMESPACE}properties/{POM_NAMESPACE}kafka.version")
+    if not version:
+        raise KafkaMissing("pom.xml names no Kafka version: expected properties/kafka.version, got none")
+    return version
+
+
+def java() -> str:
+    """Path of a Java that runs the broker: that of `JAVA_HOME` if set, else `java` on the path.
+
+    Raises  KafkaMissing when there is none or it is older than JAVA_VERSION_MIN
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if found is None:
+        where = f"in JAVA_HOME={home}" if home else "on PATH"
+        raise KafkaMissing(f"java not found {where}: install a Java runtime, {JAVA_VERSION_MIN} or newer")
+    answer = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    match = re.search(r'version "(\d+)', answer.stderr)
+    if match is None or int(match[1]) < JAVA_VERSION_MIN:
+        got = match[1] if match else last_lines(answer.stderr, 1) or "no answer"
+        raise KafkaMissing(f"{found} is too old: expected Java {JAVA_VERSION_MIN} or newer, got {got}; install that")
+    return found
+
+
+def last_lines(text: str, count: int = OUTPUT_LINES) -> str:
+    """The last lines of a command's output that say something, without colour codes."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return "\n".join([line for line in plain.splitlines() if line.strip()][-count:])
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock between processes. The system releases it when its holder dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _resolve(libs: Path) -> None:
+    java()  # Maven's own words for a missing Java are less clear
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KafkaMissing(
+            f"mvn not found on PATH: Maven resolves the jars of Kafka {kafka_version()}, which {libs} lacks; "
+            "install Maven 3.6 or newer"
+        )
+    for stale in libs.parent.glob("libs-*"):  # of a process that died at it; the lock is ours
+        shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="libs-", dir=libs.parent) as work:
+        # A pom of its own folder: Maven writes beside the pom, and an installed package may not be writable.
+        pom = Path(work) / "pom.xml"
+        pom.write_text(resources.files(__package__).joinpath("pom.xml").read_text("utf-8"), "utf-8")
+        target = Path(work) / "libs"
+        command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+        command += [f"-DoutputDirectory={target}", f"-Dkafka.version={kafka_version()}"]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as late:
+            raise KafkaMissing(
+                f"Maven did not resolve Kafka {kafka_version()} within {RESOLVE_TIMEOUT_S:.0f} s; "
+                "check that it reaches its registry"
+            ) from late
+        if answer.returncode != 0 or not target.is_dir():
+            raise KafkaMissing(
+                f"Maven could not resolve Kafka {kafka_version()} (exit code {answer.returncode}); it said:\n"
+                + last_lines(answer.stdout + answer.stderr)
+            )
+        target.rename(libs)

@@ -1,0 +1,46 @@
+"""The event store: publish what rollouts do, and read it back from a log.
+
+Importing this loads no Kafka client, no pydantic and no event loop; what a log needs is loaded when one is opened.
+"""
+
+from rolloutlog.eventstore.errors import (
+    BufferFull,
+    Fenced,
+    InvalidEvent,
+    InvalidSettings,
+    LogMissing,
+    LogUnavailable,
+    NotStored,
+    OffsetOutOfRange,
+    PartitionCountChanged,
+    RecordTooLarge,
+    StoreError,
+)
+from rolloutlog.eventstore.group import Group
+from rolloutlog.eventstore.log import open_log, parse_url
+from rolloutlog.eventstore.publisher import EventPublisher
+from rolloutlog.eventstore.rollout import Rollout, emit_reward
+from rolloutlog.eventstore.scope import NotOpen
+from rolloutlog.eventstore.settings import PublisherSettings
+
+__all__ = [  # noqa: RUF022 grouped: types, functions, errors
+    "EventPublisher",
+    "Group",
+    "PublisherSettings",
+    "Rollout",
+    "emit_reward",
+    "open_log",
+    "parse_url",
+    "BufferFull",
+    "Fenced",
+    "InvalidEvent",
+    "InvalidSettings",
+    "LogMissing",
+    "LogUnavailable",
+    "NotOpen",
+    "NotStored",
+    "OffsetOutOfRange",
+    "PartitionCountChanged",
+    "RecordTooLarge",
+    "StoreError",
+]

@@ -1,0 +1,53 @@
+"""An event loop in a thread of its own, for a log client that must go on while its user's code does something else."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+from rolloutlog.eventstore.scope import NotOpen
+
+T = TypeVar("T")
+
+
+class ClientThread:
+    """Runs coroutines. A daemon: it never keeps a process from ending."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        running = Event()
+        self._thread = Thread(target=self._run, args=(running,), name=name, daemon=True)
+        self._thread.start()
+        running.wait()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run `work` in the loop. Cancelling the future cancels it."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise NotOpen("the log client of this publisher has stopped") from error
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(work)
+
+    def stop(self, timeout_s: float) -> None:
+        """Cancel what runs, and end the thread. Safe to call twice."""
+        with suppress(RuntimeError):  # closed before
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout_s)
+
+    def _run(self, running: Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(running.set)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()

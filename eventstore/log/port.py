@@ -1,0 +1,210 @@
+"""The log port: what everything above needs from a log, and no more.
+
+A log is a set of topics; a topic is a fixed number of partitions; a partition is an ordered run of records. Each record
+has an offset (rising, with gaps allowed) and a log time (set by the log at append, never by a host's clock, never
+falling within a partition). Nothing above this module knows which log it runs on. `tests/log` holds one test for each
+promise here and runs it for every log.
+
+append    stores records of one partition in order, all of them or an error; after `LogUnavailable` they may be stored
+own       fences: after it returns, a transaction of any older owner of (app, topic, partition) stores nothing
+commit    one transaction: all its records and its position become visible together, or none ever does
+read      returns only committed records, in offset order
+
+Not here  what a record means: eventstore.codec; which records to write: consumers
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from rolloutlog.eventstore.errors import InvalidSettings
+
+EVENTS, BATCHES, DEAD_LETTERS, ACKS, META, REWARDS = "events", "batches", "dead-letters", "acks", "meta", "rewards"
+
+NONE_OFFSET = -1
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Record(NamedTuple):
+    """One stored record. `log_time_ns`: UTC nanoseconds at append."""
+
+    topic: str
+    partition: int
+    offset: int
+    log_time_ns: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class NewRecord(NamedTuple):
+    """A record to append. `topic` is a short name such as `events`; the log adds its prefix."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Stored(NamedTuple):
+    """Where an appended record is now."""
+
+    offset: int
+    log_time_ns: int
+
+
+class Position(NamedTuple):
+    """A committed position: `offset` is where reading starts again, `metadata` at most 100 ASCII characters."""
+
+    offset: int
+    metadata: str
+
+
+class Range(NamedTuple):
+    """Offsets of a partition: the first readable one, and the end: above every committed record."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What a topic is created with and checked against.
+
+    retention_s      seconds; None = kept for ever
+    cleanup          `delete` or `compact`
+    record_bytes_max upper limit of one record with key and headers, in bytes
+    """
+
+    name: str
+    partitions: int
+    retention_s: int | None
+    record_bytes_max: int
+    cleanup: str = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A topic setting that is not as wanted. `found` is None where the topic itself is missing."""
+
+    topic: str
+    setting: str
+    expected: str
+    found: str | None
+
+
+class Reader(Protocol):
+    """Reads one topic's partitions by hand, without a group. Used by one task at a time."""
+
+    async def fetch(self, *, wait_s: float, records_max: int = 2_000) -> list[Record]:
+        """Return the next committed records, in offset order within a partition; empty after `wait_s` without any.
+
+        Raises OffsetOutOfRange when the wanted offset is below the first one or above the end; LogUnavailable after
+        the log's deadline.
+        """
+
+    def position(self, partition: int) -> int:
+        """The offset the next fetch reads from: above the last returned record, past markers where known."""
+
+    async def seek(self, partition: int, offset: int) -> None:
+        """Read from `offset` next."""
+
+    async def close(self) -> None: ...
+
+
+class Owner(Protocol):
+    """The only writer of one input partition's outputs and position, until a newer owner fences it."""
+
+    async def position(self) -> Position | None:
+        """The last committed position, None when there never was one. An unreadable answer is an error, never None."""
+
+    async def commit(self, records: Sequence[NewRecord], position: Position | None) -> None:
+        """Store `records` and `position` in one transaction; returns when it is stored. `position` None moves nothing.
+
+        Raises Fenced when a newer owner exists (nothing is stored); RecordTooLarge (nothing is stored); LogUnavailable
+        when the result is unknown: this owner is then unusable, take a new one with `own`, whose `position` tells.
+        """
+
+    async def close(self) -> None:
+        """Leave without a trace: an open transaction is aborted. Never raises."""
+
+
+@runtime_checkable
+class Log(Protocol):
+    """An opened log. Safe for use by several tasks of one event loop."""
+
+    url: str
+
+    async def create(self, topics: Iterable[TopicSettings]) -> list[str]:
+        """Create the topics that are missing and return their names; existing ones stay as they are."""
+
+    async def differences(self, topics: Iterable[TopicSettings]) -> list[Difference]:
+        """Where the stored topics differ from `topics`; empty when all is as wanted."""
+
+    async def partitions(self, topic: str) -> int:
+        """The topic's partition count. Raises LogMissing when there is no such topic."""
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Stored]:
+        """Store records outside of any transaction, in order within each partition; returns once all are stored.
+
+        Raises RecordTooLarge before anything is stored; LogUnavailable when some may be stored.
+        """
+
+    async def ranges(self, topic: str, partitions: Iterable[int]) -> Mapping[int, Range]:
+        """First readable and end offset of each partition. A reader at `end` has seen every record committed by now."""
+
+    async def reader(self, topic: str, offsets: Mapping[int, int]) -> Reader:
+        """Read `topic` from these offsets, one entry a partition. An offset below the first one fails at `fetch`."""
+
+    async def own(self, app: str, topic: str, partition: int) -> Owner:
+        """Become the owner of the input partition for `app`, fencing any older one, and only then read positions."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogUrl:
+    """A parsed log URL. `path` for sqlite; `servers` and `prefix` for kafka.
+
+    `sqlite:///relative.db`, `sqlite:////absolute.db`, `kafka://host:port[,host:port]/prefix`; a `?name=value` part
+    holds the log's own settings, e.g. `security_protocol=SASL_SSL`.
+    """
+
+    scheme: str
+    path: str = ""
+    servers: tuple[str, ...] = ()
+    prefix: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_url(url: str) -> LogUrl:
+    """Parse a log URL. Raises InvalidSettings naming what is expected."""
+    expected = "expected sqlite:///relative.db, sqlite:////absolute.db or kafka://host:port[,host:port]/prefix"
+    scheme, separator, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    options = {}
+    for pair in filter(None, query.split("&")):
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InvalidSettings(f"log URL {url!r}: {expected}; got option {pair!r} without a value")
+        options[name] = value
+    if separator and scheme == "sqlite":
+        if not rest.startswith("/") or len(rest) < 2:
+            raise InvalidSettings(f"log URL {url!r}: {expected}; got no file path")
+        return LogUrl("sqlite", path=rest[1:], options=options)
+    if separator and scheme == "kafka":
+        hosts, _, prefix = rest.partition("/")
+        servers = tuple(filter(None, hosts.split(",")))
+        if not servers or not all(_is_host_port(server) for server in servers):
+            raise InvalidSettings(f"log URL {url!r}: {expected}; got servers {hosts!r}")
+        if not prefix or not all(c.isalnum() or c in "._-" for c in prefix):
+            raise InvalidSettings(f"log URL {url!r}: {expected}; got prefix {prefix!r} (letters, digits, . _ - only)")
+        return LogUrl("kafka", servers=servers, prefix=prefix, options=options)
+    raise InvalidSettings(f"log URL {url!r}: {expected}")
+
+
+def _is_host_port(server: str) -> bool:
+    host, _, port = server.rpartition(":")
+    return bool(host) and port.isdigit() and 0 < int(port) < 65536

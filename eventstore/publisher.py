@@ -1,0 +1,364 @@
+"""Publish events: what a rollout host opens once and makes its rollouts from.
+
+    with EventPublisher.open("kafka://broker:9092/run7") as events:
+        group = events.group(task_id="airline-3", size=4)
+        with events.rollout(group=group) as rollout:
+            with rollout.agent("planner"):
+                with rollout.call(model="policy") as call:
+                    call.record(prompt_ids=..., response_ids=..., logprobs=...)
+            rollout.finish(reward=1.0)
+
+Recording only queues. The log's client runs in a thread of its own, with its own event loop, so a dead broker does not
+slow the host down until the buffer is full. `flush` and `close` block until the log has everything, or raise NotStored;
+`aflush` and `aclose` await the same. Until then an event may be lost with its process.
+
+Not here  the buffer: eventstore.outbox; sending: eventstore.sender; recording: eventstore.rollout
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from rolloutlog.eventstore.clock import HostClock, TimeNs
+from rolloutlog.eventstore.errors import (
+    InvalidEvent,
+    InvalidSettings,
+    LogMissing,
+    LogUnavailable,
+    NotStored,
+    StoreError,
+)
+from rolloutlog.eventstore.events import REQUESTED, GroupClosed
+from rolloutlog.eventstore.group import Group
+from rolloutlog.eventstore.json_text import json_object
+from rolloutlog.eventstore.log import EVENTS, Log, open_log, parse_url
+from rolloutlog.eventstore.meta import Run, read_run
+from rolloutlog.eventstore.outbox import Outbox
+from rolloutlog.eventstore.partitioner import partition_of
+from rolloutlog.eventstore.rollout import Rollout
+from rolloutlog.eventstore.settings import PublisherSettings
+from rolloutlog.eventstore.source import Source, new_id, new_source
+from rolloutlog.eventstore.topics import check_partitions, create_topics
+
+if TYPE_CHECKING:
+    # They load asyncio, which an import of the package need not wait for.
+    from rolloutlog.eventstore.client import ClientThread
+    from rolloutlog.eventstore.sender import Sender
+
+LOG_VARIABLE = "ROLLOUTLOG_LOG"
+STOP_S = 5.0  # for closing the log's client, after everything is stored or given up
+
+Opener = Callable[[str, bool], Awaitable[Log]]
+
+_logger = logging.getLogger(__name__)
+
+
+class EventPublisher:
+    """A publisher of one log. Any thread may use it. `run_id`, `partitions`: of the run the log belongs to."""
+
+    def __init__(
+        self, client: "ClientThread", log: Log, run: Run, settings: PublisherSettings, clock: HostClock
+    ) -> None:
+        """Use `open`."""
+        from rolloutlog.eventstore.sender import Sender
+
+        self.url = log.url
+        self.run_id = run.run_id
+        self.partitions = run.partitions
+        self.settings = settings
+        self._clock = clock
+        self._client = client
+        self._log = log
+        self._outbox = Outbox(memory_bytes_max=settings.memory_bytes_max, on_put=self._wake)
+        self._sender: Sender = client.submit(_make(Sender, log, self._outbox, clock, settings)).result()
+        self._sending = client.submit(self._sender.run())
+        self._lock = threading.Lock()
+        self._own = Source(
+            self._outbox,
+            rollout_id="",
+            attempt=0,
+            source=new_source("publisher"),
+            event_bytes_max=settings.event_bytes_max,
+        )
+        self._closing: Future[StoreError | None] | None = None
+        self._pid = os.getpid()
+        _open_publishers.add(self)
+        _register_at_exit()
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        create: bool = False,
+        partitions: int | None = None,
+        settings: PublisherSettings | None = None,
+        clock: HostClock | None = None,
+        opener: Opener | None = None,
+    ) -> "EventPublisher":
+        """Connect to a log and read its run; blocks until that is done.
+
+        url         None = environment ROLLOUTLOG_LOG
+        create      make file, topics and run of an embedded log where they are missing, with this many `partitions`
+        opener      makes the log of (url, create) instead of `open_log`; called in the client's event loop
+        Raises      LogMissing, LogUnavailable, PartitionCountChanged, InvalidSettings
+        """
+        from rolloutlog.eventstore.client import ClientThread
+
+        url = url or os.environ.get(LOG_VARIABLE)
+        if not url:
+            raise InvalidSettings(
+                f"no log: expected a URL, or one in the environment variable {LOG_VARIABLE}, got none"
+            )
+        if create and parse_url(url).scheme != "sqlite":
+            raise InvalidSettings(
+                f"log {url}: `create` is for embedded logs; make Kafka topics with `rolloutlog topics create`"
+            )
+        settings = settings or PublisherSettings()
+        client = ClientThread("rolloutlog-publisher")
+        try:
+            connecting = client.submit(_connect(url, create, partitions, opener or _open))
+            try:
+                log, run = connecting.result(settings.open_deadline_s)
+            except FutureTimeout as error:
+                connecting.cancel()
+                raise LogUnavailable(
+                    f"log {url}: expected an answer within {settings.open_deadline_s:g} s, got none; try again"
+                ) from error
+            return cls(client, log, run, settings, clock or HostClock())
+        except BaseException:
+            client.stop(STOP_S)
+            raise
+
+    @property
+    def pending_count(self) -> int:
+        """Events that the log does not have yet."""
+        return self._outbox.put_count - self._outbox.done_count
+
+    @property
+    def pending_bytes(self) -> int:
+        """What they take of the buffer."""
+        return self._outbox.size_bytes
+
+    def group(self, task_id: str, size: int | None = None) -> Group:
+        """A fresh group for rollouts of one task; `size` None = open until `close_group`."""
+        return Group(new_id(), task_id, size)
+
+    def close_group(self, group: Group) -> None:
+        """Close a group: rollouts that are still open then end as expired. Needed for open groups alone."""
+        with self._lock:
+            fields = {"group_id": group.group_id, "reason": REQUESTED, "as_of": None}
+            event = self._own.make(GroupClosed, self._clock.now_ns(), fields)
+            key = group.group_id.encode()
+            self._own.publish(event, partition=partition_of(key, self.partitions), key=key)
+
+    def rollout(
+        self,
+        task_id: str | None = None,
+        group: Group | None = None,
+        rollout_id: str | None = None,
+        attempt: int = 0,
+        attempts_max: int = 1,
+        split: str = "train",
+        policy_version: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        awaited_rewards: Sequence[str] = (),
+        *,
+        source: str | None = None,
+        clock: TimeNs | None = None,
+    ) -> Rollout:
+        """One attempt at a task. Use it as a block; nothing is published before.
+
+        task_id          None = the group's
+        group            None = a group of one, named after the rollout
+        rollout_id       None = random; give it again for a further attempt
+        split            "train", "val" or "test"
+        policy_version   of the weights it starts with; None = unknown
+        awaited_rewards  names of rewards that must be recorded before the rollout closes
+        source, clock    for imports, which repeat identities and times: `main.{16 hex digits}`, and UTC nanoseconds as
+                         they are to stand in the events
+        """
+        if rollout_id is None:
+            rollout_id = new_id()
+        if group is None:
+            group = Group(rollout_id, task_id or "", 1)
+        elif task_id not in (None, group.task_id):
+            raise InvalidEvent(
+                f"rollout {rollout_id} refused: expected the group's task {group.task_id!r}, got {task_id!r} "
+                "at $.task_id",
+                reason="task_id",
+                field="$.task_id",
+            )
+        start = {
+            "run_id": self.run_id,
+            "task_id": group.task_id,
+            "group_id": group.group_id,
+            "group_size": group.size,
+            "split": split,
+            "attempts_max": attempts_max,
+            "policy_version": int(policy_version) if isinstance(policy_version, np.integer) else policy_version,
+            "metadata": json_object(metadata, "metadata"),
+        }
+        own = Source(
+            self._outbox,
+            rollout_id=rollout_id,
+            attempt=attempt,
+            source=source or new_source("main"),
+            event_bytes_max=self.settings.event_bytes_max,
+        )
+        return Rollout(
+            own,
+            group=group,
+            partitions=self.partitions,
+            clock=clock or self._clock.for_rollout(),
+            start=start,
+            awaited_rewards=awaited_rewards,
+        )
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Block until every event recorded so far is stored. Raises NotStored after `timeout_s` (close_deadline_s)."""
+        self._flush(timeout_s).result()
+
+    async def aflush(self, timeout_s: float | None = None) -> None:
+        """As `flush`, without blocking the event loop."""
+        import asyncio
+
+        await asyncio.wrap_future(self._flush(timeout_s))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Take no more events, store what is queued, and end the client. Closing again does nothing.
+
+        Raises NotStored, naming what is lost, when not all is stored after `timeout_s` (default: close_deadline_s).
+        """
+        if self._pid != os.getpid() or self._closing is not None:
+            return  # a forked child has nothing to store: the events are its parent's
+        lost = self._close(timeout_s).result()
+        self._ended()
+        if lost is not None:
+            raise lost
+
+    async def aclose(self, timeout_s: float | None = None) -> None:
+        """As `close`, without blocking the event loop."""
+        import asyncio
+
+        if self._pid != os.getpid() or self._closing is not None:
+            return
+        lost = await asyncio.wrap_future(self._close(timeout_s))
+        await asyncio.to_thread(self._ended)
+        if lost is not None:
+            raise lost
+
+    def _flush(self, timeout_s: float | None) -> "Future[None]":
+        return self._client.submit(self._sender.flush(self._outbox.put_count, self._seconds(timeout_s)))
+
+    def _close(self, timeout_s: float | None) -> "Future[StoreError | None]":
+        self._outbox.close("the publisher is closed")
+        self._closing = self._client.submit(self._shut(self._seconds(timeout_s)))
+        return self._closing
+
+    async def _shut(self, timeout_s: float) -> StoreError | None:
+        import asyncio
+
+        lost = None
+        try:
+            await self._sender.flush(self._outbox.put_count, timeout_s)
+        except NotStored as error:
+            lost = NotStored(f"{error}; the publisher is closed: what is not stored is lost")
+        self._sending.cancel()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._log.close()
+        except Exception as error:
+            _logger.warning("log %s: closing its client failed: %s: %s", self.url, type(error).__name__, error)
+        return lost
+
+    def _ended(self) -> None:
+        self._client.stop(STOP_S)
+        _open_publishers.discard(self)
+
+    def _seconds(self, timeout_s: float | None) -> float:
+        return self.settings.close_deadline_s if timeout_s is None else timeout_s
+
+    def _wake(self) -> None:
+        self._client.call_soon(self._sender.wake)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except NotStored as lost:
+            _raise_or_note(lost, error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.aclose()
+        except NotStored as lost:
+            _raise_or_note(lost, error)
+
+
+async def _connect(url: str, create: bool, partitions: int | None, opener: Opener) -> tuple[Log, Run]:
+    log = await opener(url, create)
+    try:
+        run = await create_topics(log, partitions=partitions) if create else await read_run(log)
+        if run is None:
+            raise LogMissing(f"log {url}: its topics hold no run yet; create it with `rolloutlog topics create`")
+        check_partitions(run, await log.partitions(EVENTS), url)
+        return log, run
+    except BaseException:
+        await log.close()
+        raise
+
+
+async def _open(url: str, create: bool) -> Log:
+    return await open_log(url, create=create)
+
+
+async def _make(kind: type["Sender"], *arguments: Any) -> "Sender":
+    return kind(*arguments)
+
+
+def _raise_or_note(lost: NotStored, error: BaseException | None) -> None:
+    if error is None:
+        raise lost
+    error.add_note(f"rolloutlog: {lost}")  # the exception on its way must not be hidden
+    _logger.error("%s", lost)
+
+
+_open_publishers: set[EventPublisher] = set()
+
+
+def _close_at_exit() -> None:
+    """Store what publishers that nobody closed still hold, and say what is lost."""
+    for publisher in list(_open_publishers):
+        if publisher.pending_count and publisher._pid == os.getpid():
+            _logger.warning("log %s: the publisher was not closed; closing it now", publisher.url)
+        try:
+            publisher.close()
+        except Exception as error:
+            _logger.error("%s", error)
+
+
+@cache
+def _register_at_exit() -> None:
+    """Once, after a log client was opened: what is registered last runs first, before that client's thread pools end.
+
+    `atexit` would be too late for the pools, and isn't called in multiprocessing's children.
+    """
+    threading._register_atexit(_close_at_exit)  # type: ignore[attr-defined]

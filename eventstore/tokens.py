@@ -1,0 +1,140 @@
+"""Token ids and log-probs as packed bytes.
+
+Ids are int32 little-endian, log-probs float32 little-endian. Lists, numpy arrays and bytes are taken; what cannot be
+held without loss is refused with the index at which it stands.
+"""
+
+from array import array
+from collections.abc import Sequence
+from sys import byteorder
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rolloutlog.eventstore.errors import InvalidEvent
+
+TOKEN_BYTES = 4
+TOKEN_ID_MAX = 2**31 - 1
+
+TokenIds = Sequence[int] | npt.NDArray[Any] | bytes
+Logprobs = Sequence[float] | npt.NDArray[Any] | bytes
+
+
+def pack_token_ids(ids: TokenIds, field: str) -> bytes:
+    """Pack token ids, each from 0 to 2**31 - 1, shape [T], into 4 T bytes.
+
+    Raises  InvalidEvent naming `field`, the index and the value
+    """
+    if isinstance(ids, bytes | bytearray | memoryview):
+        packed = bytes(ids)
+        check_packed(packed, field)
+        return packed
+    if isinstance(ids, np.ndarray):
+        return _pack_array(ids, field)
+    try:
+        # array refuses fractions and what is above int32, and is three times faster than numpy on a list.
+        numbers = array("i", ids)
+    except (TypeError, OverflowError) as error:
+        raise _refused(field, *_first_bad(ids)) from error
+    if byteorder == "big":
+        numbers.byteswap()
+    packed = numbers.tobytes()
+    check_packed(packed, field)
+    return packed
+
+
+def pack_logprobs(logprobs: Logprobs, field: str) -> bytes:
+    """Pack log-probs (natural log, finite), shape [T], into 4 T bytes. Raises InvalidEvent naming `field` and index."""
+    if isinstance(logprobs, bytes | bytearray | memoryview):
+        packed = bytes(logprobs)
+    else:
+        try:
+            values = np.asarray(logprobs)
+            if values.ndim != 1 or (values.size and values.dtype.kind not in "fiu"):
+                raise TypeError(f"{values.dtype} of {values.ndim} dimensions")
+            with np.errstate(over="ignore"):
+                packed = values.astype("<f4").tobytes()
+        except (TypeError, ValueError) as error:
+            raise InvalidEvent(
+                f"expected a flat list of numbers, got {type(logprobs).__name__} ({error}) at $.{field}",
+                reason=f"{field}_type",
+                field=f"$.{field}",
+            ) from error
+    check_logprobs(packed, field)
+    return packed
+
+
+def check_packed(packed: bytes, field: str) -> None:
+    """Check that bytes are int32 little-endian token ids from 0 on."""
+    if len(packed) % TOKEN_BYTES:
+        raise InvalidEvent(
+            f"expected 4 bytes a token, got {len(packed)} bytes at $.{field}",
+            reason=f"{field}_length",
+            field=f"$.{field}",
+        )
+    ids = np.frombuffer(packed, "<i4")
+    if ids.size and ids.min() < 0:
+        index = int((ids < 0).argmax())
+        raise _refused(field, index, int(ids[index]))
+
+
+def check_logprobs(packed: bytes, field: str) -> None:
+    """Check that bytes are finite float32 little-endian numbers."""
+    if len(packed) % TOKEN_BYTES:
+        raise InvalidEvent(
+            f"expected 4 bytes a log-prob, got {len(packed)} bytes at $.{field}",
+            reason=f"{field}_length",
+            field=f"$.{field}",
+        )
+    values = np.frombuffer(packed, "<f4")
+    finite = np.isfinite(values)
+    if not finite.all():
+        index = int(finite.argmin())
+        raise InvalidEvent(
+            f"expected finite float32, got {values[index]} at $.{field}[{index}]",
+            reason=f"{field}_not_finite",
+            field=f"$.{field}",
+        )
+
+
+def unpack_token_ids(packed: bytes) -> npt.NDArray[np.int32]:
+    """View packed ids as int32[T], without a copy."""
+    return np.frombuffer(packed, "<i4")
+
+
+def _pack_array(ids: npt.NDArray[Any], field: str) -> bytes:
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise InvalidEvent(
+            f"expected integers of one dimension, got {ids.dtype} of shape {ids.shape} at $.{field}",
+            reason=f"{field}_type",
+            field=f"$.{field}",
+        )
+    if ids.size:
+        bad = (ids < 0) | (ids > TOKEN_ID_MAX)
+        if bad.any():
+            index = int(bad.argmax())
+            raise _refused(field, index, int(ids[index]))
+    return ids.astype("<i4").tobytes()
+
+
+def _first_bad(ids: Any) -> tuple[int | None, Any]:
+    try:
+        for index, number in enumerate(ids):
+            try:
+                array("i", [number])
+            except (TypeError, OverflowError):
+                return index, number
+    except TypeError:
+        pass
+    return None, ids
+
+
+def _refused(field: str, index: int | None, got: Any) -> InvalidEvent:
+    place = f"$.{field}" if index is None else f"$.{field}[{index}]"
+    text = repr(got)
+    return InvalidEvent(
+        f"expected token ids from 0 to 2**31 - 1, got {text if len(text) < 60 else type(got).__name__} at {place}",
+        reason=f"{field}_range",
+        field=f"$.{field}",
+    )

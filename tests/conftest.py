@@ -1,0 +1,5 @@
+"""Fixtures and hooks for all tests."""
+
+from kafka_fixture import kafka_bootstrap, own_broker, pytest_runtest_setup, pytest_terminal_summary
+
+__all__ = ["kafka_bootstrap", "own_broker", "pytest_runtest_setup", "pytest_terminal_summary"]

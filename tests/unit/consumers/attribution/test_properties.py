@@ -1,0 +1,199 @@
+"""What holds for every log: random small ones, with cycles, lost parents, repeated ids and shared responses."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rolloutlog.consumers.attribution import (
+    OUTCOMES,
+    Attribution,
+    AttributionSettings,
+    Entry,
+    RewardEntry,
+    SpanEntry,
+    attribute,
+)
+from rolloutlog.consumers.attribution.settings import FINALS, LINK_SUBTREES, POLICIES, REDUCES
+
+_SPEC = importlib.util.spec_from_file_location("attribution_reference", Path(__file__).with_name("reference.py"))
+assert _SPEC is not None
+assert _SPEC.loader is not None
+_MODULE = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_MODULE)
+Reference = _MODULE.Reference
+
+SPAN_IDS = ("a", "b", "c", "d", "e", "f", "g", "h")
+RESPONSES = ("", "r1", "r2", "a")
+NAMES = ("plan", "code")
+TIMES = st.integers(0, 8)
+VALUES = st.sampled_from([None, 0.0, 0.25, 0.5, -1.0, 2.0])
+
+
+def spans() -> st.SearchStrategy[SpanEntry]:
+    return st.builds(
+        SpanEntry,
+        span_id=st.sampled_from(SPAN_IDS),
+        parent_id=st.sampled_from((None, *SPAN_IDS, "lost")),
+        kind=st.sampled_from(("call", "call", "call", "agent", "operation", "evaluator", "tool")),
+        name=st.sampled_from(NAMES),
+        start_ns=TIMES,
+        end_ns=TIMES,
+        response_id=st.sampled_from((None, *RESPONSES)),
+        choice_index=st.sampled_from((0, 0, 0, 1)),
+        model=st.sampled_from((None, "", "m1", "m2")),
+        token_count=st.sampled_from((0, 3, 3)),
+        trainable=st.sampled_from((True, True, True, False)),
+    )
+
+
+def rewards() -> st.SearchStrategy[RewardEntry]:
+    ids = [f"w{i}" for i in range(6)]
+    targets = st.one_of(
+        st.none(),
+        st.tuples(st.just("span_id"), st.sampled_from((*SPAN_IDS, "lost"))),
+        st.tuples(st.just("response_id"), st.sampled_from(RESPONSES)),
+        st.tuples(st.just("operation"), st.sampled_from(NAMES)),
+    )
+    built = st.builds(
+        RewardEntry,
+        reward_id=st.sampled_from(ids),
+        value=VALUES,
+        name=st.sampled_from(("reward", "style")),
+        scope=st.sampled_from(("step", "step", "step", "rollout")),
+        time_ns=TIMES,
+        target=targets,
+        parent_id=st.sampled_from((None, *SPAN_IDS, "lost", "elsewhere")),
+        after_call=st.sampled_from((None, None, *SPAN_IDS, *RESPONSES)),
+        supersedes=st.sampled_from((None, None, None, *ids)),
+    )
+    return built.map(lambda r: replace(r, target=None) if r.scope == "rollout" else r)
+
+
+@st.composite
+def tangles(draw: st.DrawFn) -> list[Entry]:
+    """Every id once, so that cycles close, responses meet and rewards name what is there."""
+    entries: list[Entry] = [replace(draw(spans()), span_id=span_id) for span_id in SPAN_IDS]
+    entries += [replace(draw(rewards()), reward_id=f"w{i}") for i in range(draw(st.integers(1, 6)))]
+    return draw(st.permutations(entries))
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Entry]:
+    """Deep trees recorded in any order, now and then with an end tied to a beginning: nearer to what agents send."""
+    kinds = st.sampled_from(("call", "call", "agent", "operation", "tool", "tool", "tool", "tool", "evaluator"))
+    count = draw(st.integers(1, 14))
+    entries: list[Entry] = []
+    root = draw(st.sampled_from((None, None, None, f"s{count // 2}")))
+    for i in range(count):
+        parent_id = f"s{draw(st.integers(max(0, i - 3), i - 1))}" if i else root
+        kind = draw(kinds) if i else "tool"
+        entries.append(SpanEntry(f"s{i}", parent_id, kind, draw(st.sampled_from(NAMES)), i, i + 1, token_count=1))
+    for i in range(draw(st.integers(1, 5))):
+        parent_id, target_id, after = (f"s{draw(st.integers(0, count - 1))}" for _ in range(3))
+        target = draw(st.sampled_from((None, None, None, ("span_id", target_id))))
+        after_call = draw(st.sampled_from((None, None, after)))
+        entries.append(RewardEntry(f"w{i}", 0.5, target=target, parent_id=parent_id, after_call=after_call, time_ns=i))
+    return draw(st.permutations(entries))
+
+
+LOGS = st.one_of(st.lists(st.one_of(spans(), rewards()), max_size=20), tangles(), trees())
+PATTERNS = st.sampled_from((None, None, None, "plan", "^code$"))
+SETTINGS = st.builds(
+    AttributionSettings,
+    agent=PATTERNS,
+    operation=PATTERNS,
+    model=st.sampled_from((None, None, "m1")),
+    exclude_agent=PATTERNS,
+    exclude_operation=PATTERNS,
+    policy=st.sampled_from((*POLICIES, "enclosing")),
+    link_subtree=st.sampled_from(LINK_SUBTREES),
+    reduce=st.sampled_from(REDUCES),
+    final=st.sampled_from(FINALS),
+    weights=st.sampled_from(({}, {"style": 0.1}, {"reward": 0.0})),
+)
+
+
+def plain(result: Attribution) -> dict[str, Any]:
+    return {
+        "calls": {c.span_id: (c.step, c.final, c.total) for c in result.calls},
+        "final": result.final,
+        "outcomes": {i: (o.outcome, list(o.calls), o.rule, list(o.found)) for i, o in result.outcomes.items()},
+        "turns": [c.span_id for c in result.all_calls],
+    }
+
+
+@settings(max_examples=int(__import__("os").environ.get("N", "600")), deadline=None)
+@given(LOGS, SETTINGS)
+def test_attribution_of_any_log_equals_the_slow_reference(log: list[Entry], config: AttributionSettings) -> None:
+    got, expected = plain(attribute(log, config)), Reference(log, config).result()
+    assert got["outcomes"] == expected["outcomes"]
+    assert got["turns"] == expected["turns"]
+    assert got["final"] == expected["final"]
+    assert list(got["calls"]) == list(expected["calls"])
+    for call, (step, final, total) in expected["calls"].items():
+        assert got["calls"][call][0] == pytest.approx(step)
+        assert got["calls"][call][1] == pytest.approx(final)
+        assert got["calls"][call][2] == pytest.approx(total)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOGS, SETTINGS)
+def test_every_reward_ends_in_exactly_one_outcome(log: list[Entry], config: AttributionSettings) -> None:
+    result = attribute(log, config)
+    ids = list(dict.fromkeys(entry.reward_id for entry in log if isinstance(entry, RewardEntry)))
+    assert list(result.outcomes) == ids
+    for outcome in result.outcomes.values():
+        assert outcome.outcome in OUTCOMES
+        assert bool(outcome.calls) == (outcome.outcome == "attributed")
+        assert bool(outcome.found) == (outcome.outcome == "filtered")
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOGS, SETTINGS, st.data())
+def test_repeated_entries_change_nothing(log: list[Entry], config: AttributionSettings, data: st.DataObject) -> None:
+    repeated = list(log)
+    for entry in data.draw(st.lists(st.sampled_from(log), max_size=5)) if log else []:
+        first = next(i for i, other in enumerate(repeated) if same_id(entry, other))
+        repeated.insert(data.draw(st.integers(first + 1, len(repeated))), repeated[first])
+    assert attribute(repeated, config) == attribute(log, config)
+
+
+def same_id(one: Entry, other: Entry) -> bool:
+    if isinstance(one, SpanEntry):
+        return isinstance(other, SpanEntry) and one.span_id == other.span_id
+    return isinstance(other, RewardEntry) and one.reward_id == other.reward_id
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOGS, SETTINGS, st.data())
+def test_unrelated_spans_anywhere_change_nothing(
+    log: list[Entry], config: AttributionSettings, data: st.DataObject
+) -> None:
+    """Spans without a call beneath them, which no reward names, may arrive in any order and place."""
+    widened = list(log)
+    for i in range(data.draw(st.integers(0, 4))):
+        tool = SpanEntry(
+            f"tool{i}", parent_id=data.draw(st.sampled_from((None, "unknown", f"tool{i - 1}"))), kind="tool"
+        )
+        widened.insert(data.draw(st.integers(0, len(widened))), tool)
+    assert attribute(widened, config) == attribute(log, config)
+
+
+@settings(max_examples=300, deadline=None)
+@given(LOGS, SETTINGS, st.sampled_from(("last", "split")))
+def test_amounts_with_sum_and_weights_of_one_add_up_to_the_attributed_rewards(
+    log: list[Entry], config: AttributionSettings, link_subtree: str
+) -> None:
+    config = replace(config, reduce="sum", weights={}, link_subtree=link_subtree, final="none")
+    result = attribute(log, config)
+    values: dict[str, float | None] = {}
+    for entry in log:
+        if isinstance(entry, RewardEntry):
+            values.setdefault(entry.reward_id, entry.value)
+    attributed = sum(values[i] or 0.0 for i, o in result.outcomes.items() if o.outcome == "attributed")
+    assert sum(call.total or 0.0 for call in result.calls) == pytest.approx(attributed, abs=1e-9)

@@ -1,0 +1,248 @@
+"""A model of the assembler's offsets, against one uninterrupted pass.
+
+A random log grows while an assembler folds it, commits (outputs, L, P in one transaction, with GroupClosed events appended
+to the log itself) and is restarted at any moment, in the middle of a cycle too. What it published must equal what one
+uninterrupted pass over the finished log puts out, triggers included, and no group may be published twice.
+"""
+
+import os
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from rolloutlog.consumers.fold import fold
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output
+from rolloutlog.consumers.packing import Packer
+from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.consumers.state import PartitionState
+from rolloutlog.eventstore.log import EVENTS, Record
+from support.building import (
+    MAIN,
+    SECOND_NS,
+    call,
+    completed,
+    ended,
+    expired,
+    group_closed,
+    ids,
+    record,
+    reward,
+    started,
+)
+
+WINDOW_S = 50.0
+SETTINGS = FoldSettings(late_window_s=WINDOW_S)
+JUDGE = "judge.00000000000000bb"
+OTHER = "main.00000000000000cc"
+
+
+@dataclass
+class Model:
+    """The log, what was published from it, and the committed position."""
+
+    random: random.Random
+    log: list[Record] = field(default_factory=list)
+    now_ns: int = 0
+    offset: int = 0
+    published: list[Output] = field(default_factory=list)
+    committed: tuple[int, int] = (0, 0)
+    restarts: int = 0
+
+    def append(self, entry: Record, step_ns: int) -> None:
+        self.now_ns += step_ns
+        self.offset += 1 + (self.random.random() < 0.1)  # offsets have gaps
+        self.log.append(entry._replace(offset=self.offset, log_time_ns=self.now_ns))
+
+    def state(self) -> PartitionState:
+        watermark, position = self.committed
+        return PartitionState(0, SETTINGS, position=watermark, emit_from=position)
+
+
+def make_events(rng: random.Random) -> list[Record]:
+    """Records of some groups in an order in which hosts could send them, with faults. Offsets and times come later."""
+    streams: list[list[Record]] = []
+    for g in range(rng.randint(1, 4)):
+        group, size = f"g{g}", rng.choice([1, 2, 2, 3, None])
+        for r in range(rng.randint(1, 4)):
+            streams.append(make_rollout(rng, group, f"{group}-r{r}", size))
+        if size is None or rng.random() < 0.1:
+            streams.append([record(group_closed(group), 0, key=group)] * rng.randint(1, 2))
+        if rng.random() < 0.2:
+            streams.append([record(group_closed(group, reason="age", as_of=rng.randint(0, 60)), 0, key=group)])
+    if rng.random() < 0.3:
+        streams.append([Record(EVENTS, 0, 0, 0, b"g0", rng.randbytes(8), ((("e", rng.randbytes(4))),))])
+    return interleave(rng, streams)
+
+
+def make_rollout(rng: random.Random, group: str, name: str, size: int | None) -> list[Record]:
+    attempts_max = rng.choice([1, 1, 2])
+    out: list[Record] = []
+    for attempt in range(rng.randint(1, attempts_max)):
+        source = rng.choice([MAIN, MAIN, OTHER])
+        common = {"rollout_id": name, "attempt": attempt, "source": source}
+        judged = rng.random() < 0.3
+        body = [started(sequence=0, group_id=group, group_size=size, attempts_max=attempts_max, **common)]
+        for sequence in range(1, rng.randint(2, 4)):
+            if rng.random() < 0.6:
+                body.append(call(f"{name}-{sequence}", sequence, response_ids=ids(*range(rng.randint(1, 3))), **common))
+            else:
+                body.append(reward(sequence, value=rng.random(), scope=rng.choice(["step", "rollout"]), **common))
+        body.append(
+            completed(
+                len(body),
+                status=rng.choice(["completed", "completed", "failed"]),
+                awaited_names=("judge",) if judged else (),
+                **common,
+            )
+        )
+        records = [record(event, 0, key=group) for event in body]
+        judge = []
+        if judged:
+            told = {"rollout_id": name, "attempt": attempt, "source": JUDGE}
+            judge = [record(reward(0, name="judge", **told), 0, key=group), record(ended(1, **told), 0, key=group)]
+        records = interleave(rng, [records, judge[: rng.choice([2, 2, 1])]])
+        if rng.random() < 0.15:
+            records.insert(rng.randint(1, len(records)), record(expired(rng.randint(0, 60), name, attempt=attempt),
+                                                                0, key=group))  # fmt: skip
+        out += records
+    out = [spoil(rng, each) for each in out]
+    for _ in range(rng.choice([0, 0, 1, 3])):  # resends and duplicates, also of starts, also late
+        out.insert(rng.randint(0, len(out)), resent(rng, rng.choice(out)))
+    if rng.random() < 0.2:
+        del out[rng.randrange(len(out))]  # an event that never comes
+    return out
+
+
+def spoil(rng: random.Random, entry: Record) -> Record:
+    if rng.random() < 0.04 and entry.value:
+        return entry._replace(value=rng.choice([entry.value[:-1], entry.value + b"x", b"", rng.randbytes(12)]))
+    return entry
+
+
+def resent(rng: random.Random, entry: Record) -> Record:
+    (name, value), *rest = entry.headers
+    assert value is not None
+    if rng.random() < 0.5:
+        value = value.replace(b"/-/", b"/r/", 1)
+    return entry._replace(headers=((name, value), *rest))
+
+
+def interleave(rng: random.Random, streams: list[list[Record]]) -> list[Record]:
+    streams = [list(stream) for stream in streams if stream]
+    out = []
+    while streams:
+        stream = rng.choice(streams)
+        out.append(stream.pop(0))
+        streams = [each for each in streams if each]
+    return out
+
+
+def run_with_restarts(model: Model, waiting: list[Record]) -> None:
+    """Let hosts append, an assembler fold and commit, and restart it at random, until everything is read."""
+    rng = model.random
+    waiting = list(waiting)
+    if rng.random() < 0.3:  # a backlog
+        while waiting:
+            model.append(waiting.pop(0), step_ns(rng))
+    state, outputs, packer = model.state(), [], Packer(0, SETTINGS.config_hash, "assembler.00000000000000ff")
+    while True:
+        if waiting and rng.random() < 0.5:
+            model.append(waiting.pop(0), step_ns(rng))
+        unread = [entry for entry in model.log if entry.offset >= state.position]
+        for entry in unread[: rng.randint(0, 6)]:
+            outputs += fold(state, entry)
+        restart = rng.random() < 0.15
+        if rng.random() < 0.5 and state.position >= state.emit_from:
+            commit(model, state, packer, outputs)
+            outputs = []
+        if restart:
+            model.restarts += 1
+            state, outputs = model.state(), []
+        done = not waiting and not [entry for entry in model.log if entry.offset >= state.position]
+        if done and not outputs and state.position >= state.emit_from:
+            if rng.random() < 0.5:
+                return
+            state, outputs = model.state(), []
+            if model.restarts > 30:
+                return
+            model.restarts += 1
+
+
+def commit(model: Model, state: PartitionState, packer: Packer, outputs: list[Output]) -> None:
+    watermark = state.watermark()
+    firsts = [group.first_offset for group in state.groups.values()]
+    assert watermark <= min(firsts, default=state.position), "L passed an open group"
+    assert state.position >= model.committed[1], "P fell"
+    for new in packer.pack([each for each in outputs if isinstance(each, GroupClosing)], time_ns=model.now_ns):
+        model.append(Record(EVENTS, 0, 0, 0, new.key, new.value, new.headers), model.random.choice([0, SECOND_NS]))
+    model.published += [each for each in outputs if not isinstance(each, GroupClosing)]
+    model.committed = (watermark, state.position)
+
+
+def step_ns(rng: random.Random) -> int:
+    return rng.choice([0, 0, SECOND_NS, SECOND_NS, 10 * SECOND_NS, int(WINDOW_S * 0.9) * SECOND_NS, 70 * SECOND_NS])
+
+
+def uninterrupted(log: list[Record]) -> list[Output]:
+    state, outputs = PartitionState(0, SETTINGS), []
+    for entry in log:
+        outputs += fold(state, entry)
+    return [each for each in outputs if not isinstance(each, GroupClosing)]
+
+
+def comparable(outputs: list[Output]) -> list[object]:
+    """Outputs without what a restart may not know: a span's log time is not kept."""
+    return [
+        replace(each, record=each.record._replace(log_time_ns=0)) if isinstance(each, DeadLetter) else each
+        for each in outputs
+    ]
+
+
+def check_seed(seed: int) -> Model:
+    model = Model(random.Random(seed))
+    run_with_restarts(model, make_events(model.random))
+    assert comparable(model.published) == comparable(uninterrupted(model.log)), f"seed {seed}"
+    triggers = [each.trigger for each in model.published]
+    assert triggers == sorted(triggers), f"seed {seed}: outputs left out of trigger order"
+    return model
+
+
+def seeds(count: int) -> range:
+    start = int(os.environ.get("SEED", "0"))
+    return range(start, start + count)
+
+
+def check(count: int) -> None:
+    batches = letters = restarts = 0
+    for seed in seeds(count):
+        model = check_seed(seed)
+        groups = [each.batch.group_id for each in model.published if isinstance(each, BatchReady)]
+        twice = {group for group in groups if groups.count(group) > 1}
+        assert not twice or reopened(model, twice), f"seed {seed}: {twice} published twice"
+        batches += len(groups)
+        letters += sum(isinstance(each, DeadLetter) for each in model.published)
+        restarts += model.restarts
+    print(f"{count} logs: {batches} batches, {letters} dead letters, {restarts} restarts")
+    assert batches > count / 2
+    assert letters > 0
+    assert restarts > count / 2
+
+
+def reopened(model: Model, groups: set[str]) -> bool:
+    """Whether a second batch holds only rollouts started after the group had been forgotten: a new use of its id."""
+    for group in groups:
+        batches = [each.batch for each in model.published if isinstance(each, BatchReady) and each.batch.group_id == group]
+        for earlier, later in zip(batches, batches[1:], strict=False):
+            first = next(entry for entry in model.log if entry.offset == later.first_event)
+            if first.log_time_ns - earlier.closed_ns < SETTINGS.late_window_ns:
+                return False
+    return True
+
+
+def test_fold_restarted_anywhere_puts_out_what_one_pass_does():
+    check(400)
+
+
+@pytest.mark.slow
+def test_fold_restarted_anywhere_in_5000_logs_puts_out_what_one_pass_does():
+    check(5_000)
