@@ -247,7 +247,7 @@ class Worker:
         committed_at = asyncio.get_running_loop().time()
         while True:
             self.on_step(self.partition, "receive")
-            records = await reader.fetch(wait_s=self._wait_s())
+            records = await reader.fetch(wait_s=self._wait_s(), records_max=self.settings.commit_events)
             self.on_step(self.partition, "fold")
             for index, record in enumerate(records):
                 self._fold(record)
@@ -256,6 +256,7 @@ class Worker:
                 if self._due():
                     await self._commit(owner)
                     committed_at = asyncio.get_running_loop().time()
+                    self.on_step(self.partition, "fold")  # the rest of what was received
             # Past markers too: nothing between the last record and here can cause anything.
             self.state.position = max(self.state.position, reader.position(self.partition))
             ended = self.stop.is_set() or (self.end is not None and self.state.position >= self.end)
@@ -274,7 +275,7 @@ class Worker:
     def _fold(self, record: Record) -> None:
         outputs = fold(self.state, record)
         self.events_since += 1
-        self.refusals.add(any(isinstance(each, DeadLetter) for each in outputs))
+        self.refusals.add([each for each in outputs if isinstance(each, DeadLetter)])
         if outputs:
             self.outputs += outputs
             self.outputs_bytes += sum(_output_bytes(each) for each in outputs)
@@ -328,15 +329,17 @@ class Refusals:
         self._window_max = int(settings.dead_letters_share * self.WINDOW)
         self._in_row = self._events = self._refused = 0
 
-    def add(self, refused: bool) -> None:
+    def add(self, letters: Sequence[DeadLetter]) -> None:
+        """Take note of one event and of what it made refused. Raises TooManyDeadLetters."""
         self._events += 1
-        self._in_row = self._in_row + 1 if refused else 0
-        self._refused += refused
+        self._in_row = self._in_row + 1 if letters else 0
+        self._refused += bool(letters)
         if self._in_row >= self._in_row_max or self._refused >= self._window_max > 0:
+            # The reason in full: what was not committed yet is in no topic.
             raise TooManyDeadLetters(
-                f"{self._in_row} events in a row and {self._refused} of the last {self._events} were refused: see "
-                f"topic {DEAD_LETTERS} for the reasons. Mend what publishes them, or raise dead_letters_in_row and "
-                "dead_letters_share"
+                f"{self._in_row} events in a row and {self._refused} of the last {self._events} were refused, the last "
+                f"one so: {letters[-1].detail}. Mend what publishes them, or raise dead_letters_in_row and "
+                "dead_letters_share to put them into dead letters"
             )
         if self._events == self.WINDOW:
             self._events = self._refused = 0

@@ -19,7 +19,7 @@ from rolloutlog.eventstore.events import COMPLETED, PolicyVersionRun, TokenArray
 RECORD = "TrainingBatch"
 PART_BYTES_MAX = 8 * 2**20  # one record's value; the topic's own limit leaves 64 KiB for key, headers and framing
 SAMPLE_BYTES_MAX = PART_BYTES_MAX - 2**17  # so that one sample always fits into a part beside the batch's own fields
-OUTCOMES_A_RECORD = 2_000  # a rollout's outcomes are spread over several records beyond this
+OUTCOME_BYTES_A_RECORD = 2**20  # a rollout's outcomes are spread over several records beyond this
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +162,15 @@ def decode_part(value: bytes | None) -> Batch:
 
 
 def join_parts(parts: Sequence[Batch]) -> Batch:
-    """Put a batch together from all of its parts, in order. Raises InvalidEvent naming the part that is missing."""
+    """Put a batch together from all of its parts, in order. Raises InvalidEvent naming the part that is not there."""
     first = parts[0]
-    for index in range(first.parts):
-        if index >= len(parts) or parts[index].part != index or parts[index].batch_id != first.batch_id:
+    for index in range(max(first.parts, len(parts))):
+        got = parts[index] if index < len(parts) else None
+        if got is None or (got.batch_id, got.part, got.parts) != (first.batch_id, index, first.parts):
+            expected = f"part {index} of {first.parts}" if index < first.parts else f"{first.parts} parts"
             raise InvalidEvent(
-                f"batch {first.batch_id} refused: expected part {index} of {first.parts}, got "
-                + (f"part {parts[index].part} of {parts[index].batch_id}" if index < len(parts) else "none"),
+                f"batch {first.batch_id} refused: expected {expected}, got "
+                + ("none" if got is None else f"part {got.part} of {got.parts} of batch {got.batch_id}"),
                 reason="part_missing",
                 field="$.part",
             )
@@ -248,10 +250,33 @@ def _policy_versions(samples: Sequence[Sample], rollouts: Sequence[Rollout]) -> 
 
 
 def _spread(results: Sequence[RolloutResult]) -> Iterator[RolloutResult]:
+    """Results whose outcomes take many bytes as several records: the first has all else, the others only outcomes."""
     for result in results:
-        yield replace(result, outcomes=result.outcomes[:OUTCOMES_A_RECORD])
-        for start in range(OUTCOMES_A_RECORD, len(result.outcomes), OUTCOMES_A_RECORD):
-            yield replace(result, outcomes=result.outcomes[start : start + OUTCOMES_A_RECORD], metadata=b"", final={})
+        first, *others = _outcome_runs(result.outcomes)
+        yield replace(result, outcomes=first)
+        for outcomes in others:
+            yield replace(result, outcomes=outcomes, error=None, final={}, extra_info_refused=(), metadata=b"")
+
+
+def _outcome_runs(outcomes: Sequence[RewardOutcome]) -> Iterator[tuple[RewardOutcome, ...]]:
+    """At least one run, which may be empty."""
+    run: list[RewardOutcome] = []
+    size = 0
+    for outcome in outcomes:
+        item_bytes = _outcome_bytes(outcome)
+        if run and size + item_bytes > OUTCOME_BYTES_A_RECORD:
+            yield tuple(run)
+            run, size = [], 0
+        run.append(outcome)
+        size += item_bytes
+    yield tuple(run)
+
+
+def _outcome_bytes(outcome: RewardOutcome) -> int:
+    """Upper limit of an outcome's encoded size."""
+    texts = [outcome.reward_id, outcome.name, outcome.scorer or "", outcome.scorer_version or ""]
+    texts += [*outcome.calls, *outcome.found]
+    return 4 * sum(map(len, texts)) + 5 * len(texts) + 100
 
 
 def _result_bytes(result: RolloutResult) -> int:

@@ -5,7 +5,9 @@ rewards and makes samples. A span that is refused becomes a dead letter, with th
 the rollout incomplete. Pure.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from rolloutlog.consumers.attribution import Attribution, CallResult, Entry, RewardEntry, SpanEntry, attribute
@@ -22,10 +24,12 @@ from rolloutlog.eventstore.events import COMPLETED, RewardRecorded, Span
 from rolloutlog.eventstore.extra_info import InvalidExtraInfo, decode_extra_info, encode_extra_info
 from rolloutlog.eventstore.log import EVENTS, Record
 from rolloutlog.eventstore.prompts import PromptRestore
+from rolloutlog.eventstore.spans import describe
 from rolloutlog.eventstore.tokens import TOKEN_BYTES
 
 INCOMPLETE = "incomplete"
 FAULTS_SHOWN = 3
+REFUSED_CHARACTERS_MAX = 64 * 1024  # of refused keys that a result names, so that a bad scorer leaves it small
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,10 @@ def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Se
             refused_keys.update(dict.fromkeys(refused))
             call = calls[result.span_id].event
             sample = call_sample(call, result, prompts[result.span_id], extra_info)
-            if sample.size_bytes > SAMPLE_BYTES_MAX:
+            if result.total is not None and not isfinite(result.total):
+                # finite rewards, but their sum is above what a float holds
+                faults.append(f"sample {sample.sample_id} with rewards of {result.total} in all")
+            elif sample.size_bytes > SAMPLE_BYTES_MAX:
                 faults.append(f"sample {sample.sample_id} of {sample.size_bytes} bytes, at most {SAMPLE_BYTES_MAX}")
             else:
                 samples.append(sample)
@@ -83,12 +90,12 @@ def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Se
         Settled(
             status=status,
             reason=reason,
-            error=attempt.completed.error if attempt.completed is not None else None,
+            error=None if attempt.completed is None else _error(attempt.completed.error),
             turn_count=len(attribution.all_calls),
             final=dict(attribution.final),
             outcomes=_outcomes(attribution, rewards),
             samples=tuple(samples),
-            extra_info_refused=tuple(refused_keys),
+            extra_info_refused=_named(refused_keys),
         ),
         letters,
     )
@@ -155,6 +162,21 @@ def _extra_info(
                 refused += error.keys or [f"all of reward {reward_id}"]
     merged, more = merge_extra_info(parts)
     return (encode_extra_info(merged) if merged else b""), (*refused, *more)
+
+
+def _named(keys: Iterable[str]) -> tuple[str, ...]:
+    """The keys, up to REFUSED_CHARACTERS_MAX characters in all, and how many more there are."""
+    keys = list(keys)
+    characters = 0
+    for index, key in enumerate(keys):
+        characters += len(key)
+        if characters > REFUSED_CHARACTERS_MAX:
+            return (*keys[:index], f"and {len(keys) - index} more")
+    return tuple(keys)
+
+
+def _error(text: str | None) -> str | None:
+    return None if text is None else describe(text)
 
 
 def _outcomes(attribution: Attribution, rewards: dict[str, Stored]) -> tuple[RewardOutcome, ...]:

@@ -175,7 +175,10 @@ def _attempt(event: RolloutStarted, header: Header, record: Record) -> Attempt:
 def _find(state: PartitionState, header: Header, record: Record) -> tuple[Group, Rollout] | str:
     """The open rollout an event belongs to, or the name under which the event is counted instead."""
     assert record.key is not None
-    group_id = record.key.decode(errors="replace")
+    try:
+        group_id = record.key.decode()
+    except UnicodeDecodeError:
+        return "orphan"  # no group's id
     group = state.groups.get(group_id)
     if group is None:
         return "late" if state.remembered(group_id) is not None else "orphan"

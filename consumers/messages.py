@@ -31,6 +31,7 @@ from rolloutlog.eventstore.rewards import check_reward
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 TASK_CHARACTERS_MAX = 200
+DEPTH_SPARE = 100  # levels that a message could be nested deeper and still be written, wherever the stack is deeper
 STEP_NS = 1_000  # trajectories carry no times: calls are a microsecond apart, in their order
 
 
@@ -62,7 +63,10 @@ def parse_trajectory(text: bytes, line: int) -> Trajectory:
     for index, message in enumerate(messages):
         _check_message(message, f"{given[0]}[{index}]")
     reward = record.get("reward")
-    check_reward(value=reward, name="reward", scope=ROLLOUT, target=None)
+    try:
+        check_reward(value=reward, name="reward", scope=ROLLOUT, target=None)
+    except InvalidEvent as error:
+        raise refused("a finite number or null", reward, "reward") from error
     return Trajectory(
         line,
         _name(record, "task_id"),
@@ -154,10 +158,14 @@ def _tool_spans(trajectory: Trajectory, index: int, at_ns: int, envelope: Any) -
         if message["role"] not in ("tool", "function"):
             break
         results.append(message)
-    by_id = {result.get("tool_call_id"): result for result in results}
+    by_id = {result["tool_call_id"]: result for result in results if result.get("tool_call_id")}
     for number, tool_call in enumerate(calls):
         function = tool_call["function"]
-        result = by_id.get(tool_call.get("id")) or (results[number] if number < len(results) else None)
+        result = by_id.get(tool_call.get("id") or "")
+        if result is None and number < len(results):
+            # by order only where an id is absent: the result of another call is none of this one
+            named = tool_call.get("id") and results[number].get("tool_call_id")
+            result = None if named else results[number]
         attributes = {"arguments": function.get("arguments"), "result": None if result is None else _content(result)}
         yield Span(
             **envelope(),
@@ -209,6 +217,7 @@ def _name(record: Mapping[str, Any], field: str) -> str:
 def _check_message(message: Any, field: str) -> None:
     if not isinstance(message, dict):
         raise refused("a message, which is a JSON object", message, field)
+    _check_plain(message, field)
     if message.get("role") not in ROLES:
         raise refused(f"one of {', '.join(ROLES)}", message.get("role"), f"{field}.role")
     content = message.get("content")
@@ -216,11 +225,9 @@ def _check_message(message: Any, field: str) -> None:
         for index, part in enumerate(content):
             if not isinstance(part, dict) or not isinstance(part.get("text"), str):
                 raise refused("a part with text", part, f"{field}.content[{index}]")
-            _check_utf8(part["text"], f"{field}.content[{index}]")
     elif content is not None and not isinstance(content, str):
         raise refused("text, a list of parts or null", content, f"{field}.content")
-    elif content is not None:
-        _check_utf8(content, f"{field}.content")
+    _check_id(message.get("tool_call_id"), f"{field}.tool_call_id")
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise refused("a list of tool calls", calls, f"{field}.tool_calls")
@@ -235,7 +242,25 @@ def _check_tool_call(tool_call: Any, field: str) -> None:
     name = function.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= TASK_CHARACTERS_MAX:
         raise refused(f"a name of 1 to {TASK_CHARACTERS_MAX} characters", name, f"{field}.function.name")
-    _check_utf8(json.dumps(function, ensure_ascii=False), f"{field}.function")
+    _check_id(tool_call.get("id"), f"{field}.id")
+
+
+def _check_id(value: Any, field: str) -> None:
+    if value is not None and not isinstance(value, str):
+        raise refused("text or null", value, field)
+
+
+def _check_plain(value: Mapping[str, Any], field: str) -> None:
+    """Check that every value of a message, also of fields that nothing reads, can be written as JSON in UTF-8."""
+    for name, part in value.items():
+        deeper = part
+        for _ in range(DEPTH_SPARE):
+            deeper = [deeper]
+        try:
+            text = json.dumps({name: deeper}, ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError) as error:
+            raise refused("a value that JSON can hold", str(error), f"{field}.{ascii(name)[1:-1]}") from error
+        _check_utf8(text, f"{field}.{ascii(name)[1:-1]}")
 
 
 def _check_utf8(text: str, field: str) -> None:

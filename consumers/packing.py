@@ -14,6 +14,7 @@ from rolloutlog.eventstore.events import COMPLETE, GroupClosed
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, NewRecord
 
 WHY = "why"
+DETAIL_CHARACTERS_MAX = 2_000  # a dead letter's own headers must fit beside a record of the largest size
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class Packer:
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
-            "detail": output.detail,
+            "detail": output.detail[:DETAIL_CHARACTERS_MAX],
         }
         origin = Origin(self.partition, output.trigger, record.offset, self.config_hash)
         headers = (*record.headers, (WHY, json.dumps(why, sort_keys=True).encode()), (ORIGIN, origin.text()))

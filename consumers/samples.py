@@ -55,7 +55,7 @@ class Sample:
         texts += len(self.model or "") + len(self.finish_reason or "")
         packed = sum(map(len, (self.prompt_ids, self.response_ids, self.response_mask, self.logprobs or b"")))
         packed += len(self.reward_token_index) + len(self.reward_token_value) + len(self.extra_info)
-        packed += sum(len(each.data) + len(each.name) * 4 + 100 for each in self.arrays)
+        packed += sum(len(each.data) + 4 * len(each.name) + 10 * len(each.shape) + 100 for each in self.arrays)
         # UTF-8 takes at most 4 bytes a character; 20 bytes hold any number or length of a map or list entry.
         return packed + 4 * texts + 20 * (len(self.policy_version_runs) + len(self.step) + len(self.final)) + 300
 

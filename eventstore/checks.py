@@ -85,7 +85,9 @@ def check_agreement(header: Header, event: Event, key: bytes | None) -> None:
 def _check_envelope(event: Event) -> None:
     if event.record in WITHOUT_ROLLOUT:
         if event.rollout_id != "" or event.attempt != 0:
-            raise refused("no rollout and attempt 0", f"{event.rollout_id!r}, {event.attempt!r}", "rollout_id")
+            raise refused(
+                "no rollout and attempt 0", f"{event.rollout_id!r}, {event.attempt!r}", "rollout_id", quote=False
+            )
     else:
         _id(event.rollout_id, "rollout_id")
     _integer(event.attempt, "attempt", 0, INT32_MAX)
@@ -135,7 +137,7 @@ def _check_span(event: Span) -> None:
 def _check_tokens(event: Span) -> None:
     for field in ("prompt_ids", "response_ids", "logprobs", "prompt_base"):
         if getattr(event, field) is not None and event.kind != "call":
-            raise refused(f"none in a span of kind {event.kind}", "some", field)
+            raise refused(f"none in a span of kind {event.kind}", "some", field, quote=False)
     if event.prompt_ids is not None:
         _bytes(event.prompt_ids, "prompt_ids")
         check_packed(event.prompt_ids, "prompt_ids")
@@ -149,9 +151,7 @@ def _check_tokens(event: Span) -> None:
         check_logprobs(event.logprobs, "logprobs")
         if len(event.logprobs) // TOKEN_BYTES != response_tokens:
             got = len(event.logprobs) // TOKEN_BYTES
-            raise refused(
-                f"{response_tokens} log-probs, one per response token", f"{got}", "logprobs", "logprobs_length"
-            )
+            raise refused(f"{response_tokens} log-probs, one per response token", got, "logprobs", "logprobs_length")
     if event.prompt_base is not None:
         _id(event.prompt_base, "prompt_base")
     _integer(event.prompt_base_tokens, "prompt_base_tokens", 0, INT32_MAX)
@@ -253,9 +253,12 @@ def check_id(value: Any, field: str) -> None:
     _id(value, field)
 
 
-def refused(expected: str, got: Any, field: str, reason: str | None = None) -> InvalidEvent:
-    """An InvalidEvent whose text says what was expected and what came at `field`."""
-    text = got if isinstance(got, str) and " " in got else repr(got)
+def refused(expected: str, got: Any, field: str, reason: str | None = None, *, quote: bool = True) -> InvalidEvent:
+    """An InvalidEvent whose text says what was expected and what came at `field`.
+
+    got  a value, written as Python does; a phrase with blanks, or anything without `quote`, is written as it is
+    """
+    text = repr(got) if quote and not (isinstance(got, str) and " " in got) else str(got)
     if len(text) > 80:
         text = text[:77] + "..."
     return InvalidEvent(f"expected {expected}, got {text} at $.{field}", reason=reason or field, field=f"$.{field}")
@@ -275,7 +278,7 @@ def _text(value: Any, field: str) -> None:
     if not isinstance(value, str):
         raise refused("text", value, field)
     if len(value) > ID_CHARACTERS_MAX:
-        raise refused(f"at most {ID_CHARACTERS_MAX} characters", f"{len(value)} characters", field)
+        raise refused(f"at most {ID_CHARACTERS_MAX} characters", f"{len(value)} characters", field, quote=False)
     _utf8(value, field)
 
 
@@ -284,7 +287,7 @@ def _utf8(value: str, field: str) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise refused("text that UTF-8 can hold", ascii(value), field) from None
+            raise refused("text that UTF-8 can hold", ascii(value), field, quote=False) from None
 
 
 def _optional_text(value: Any, field: str) -> None:
@@ -299,7 +302,7 @@ def _id(value: Any, field: str) -> None:
 
 
 def _ids(values: Iterable[Any], field: str) -> None:
-    if isinstance(values, str):
+    if not isinstance(values, tuple | list):
         raise refused("a list of texts", values, field)
     for value in values:
         _id(value, field)
@@ -312,7 +315,7 @@ def _one_of(value: Any, field: str, allowed: tuple[str, ...]) -> None:
 
 def _bytes(value: Any, field: str) -> None:
     if not isinstance(value, bytes):
-        raise refused("bytes", type(value).__name__, field)
+        raise refused("bytes", type(value).__name__, field, quote=False)
 
 
 def _json_object(value: Any, field: str) -> None:
@@ -323,4 +326,4 @@ def _json_object(value: Any, field: str) -> None:
         except (ValueError, RecursionError):
             raise refused("a JSON object in UTF-8", value, field) from None
         if not isinstance(parsed, dict):
-            raise refused("a JSON object", type(parsed).__name__, field)
+            raise refused("a JSON object", type(parsed).__name__, field, quote=False)

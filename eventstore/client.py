@@ -31,12 +31,13 @@ class ClientThread:
             raise NotOpen("the log client of this publisher has stopped") from error
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(work)
+        """Call `work` in the loop; nothing happens once it has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work)
 
     def stop(self, timeout_s: float) -> None:
         """Cancel what runs, and end the thread. Safe to call twice."""
-        with suppress(RuntimeError):  # closed before
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        self.call_soon(self._loop.stop)
         self._thread.join(timeout_s)
 
     def _run(self, running: Event) -> None:

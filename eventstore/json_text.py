@@ -18,7 +18,9 @@ def json_bytes(value: Any, field: str) -> bytes:
     try:
         text = _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise refused("a value that JSON can hold", f"{type(value).__name__} ({error})", field, "not_json") from error
+        raise refused(
+            "a value that JSON can hold", f"{type(value).__name__} ({error})", field, "not_json", quote=False
+        ) from error
     try:
         return text.encode()
     except UnicodeEncodeError:  # half a surrogate pair: JSON can escape it, UTF-8 cannot hold it

@@ -25,20 +25,20 @@ _ROLLOUTS_NAMED_MAX = 3
 class Entry:
     """One event on its way. `queued` is true from the moment it is in the buffer."""
 
-    __slots__ = ("header", "key", "partition", "queued", "resend", "size_bytes", "value")
+    __slots__ = ("header", "queued", "record", "size_bytes")
 
     def __init__(self, header: Header, partition: int, key: bytes, value: bytes) -> None:
+        # Made here and not by the sender, whose work on a whole batch would hold up the threads that record.
+        self.record = NewRecord(EVENTS, partition, key, value, ((HEADER, header.text()),))
         self.header = header
-        self.partition = partition
-        self.key = key
-        self.value = value
         self.size_bytes = len(value) + ENTRY_OVERHEAD_BYTES
-        self.resend = False
         self.queued = False
 
-    def record(self) -> NewRecord:
-        header = self.header._replace(flags=RESEND) if self.resend else self.header
-        return NewRecord(EVENTS, self.partition, self.key, self.value, ((HEADER, header.text()),))
+    def mark_resend(self) -> None:
+        """From now on it says that it may already be stored."""
+        if not self.header.resend:
+            self.header = self.header._replace(flags=RESEND)
+            self.record = self.record._replace(headers=((HEADER, self.header.text()),))
 
 
 class Outbox:

@@ -80,6 +80,7 @@ class EventPublisher:
         self._outbox = Outbox(memory_bytes_max=settings.memory_bytes_max, on_put=self._wake)
         self._sender: Sender = client.submit(_make(Sender, log, self._outbox, clock, settings)).result()
         self._sending = client.submit(self._sender.run())
+        self._sending.add_done_callback(_log_crash)
         self._lock = threading.Lock()
         self._own = Source(
             self._outbox,
@@ -89,6 +90,7 @@ class EventPublisher:
             event_bytes_max=settings.event_bytes_max,
         )
         self._closing: Future[StoreError | None] | None = None
+        self._told = False
         self._pid = os.getpid()
         _open_publishers.add(self)
         _register_at_exit()
@@ -238,31 +240,32 @@ class EventPublisher:
 
         Raises NotStored, naming what is lost, when not all is stored after `timeout_s` (default: close_deadline_s).
         """
-        if self._pid != os.getpid() or self._closing is not None:
+        if self._pid != os.getpid():
             return  # a forked child has nothing to store: the events are its parent's
         lost = self._close(timeout_s).result()
-        self._ended()
-        if lost is not None:
-            raise lost
+        self._end_client()
+        self._tell_once(lost)
 
     async def aclose(self, timeout_s: float | None = None) -> None:
         """As `close`, without blocking the event loop."""
         import asyncio
 
-        if self._pid != os.getpid() or self._closing is not None:
+        if self._pid != os.getpid():
             return
-        lost = await asyncio.wrap_future(self._close(timeout_s))
-        await asyncio.to_thread(self._ended)
-        if lost is not None:
-            raise lost
+        # Cancelled, this stops waiting and nothing else: a later close, or the end of the process, waits for the rest.
+        lost = await asyncio.shield(asyncio.wrap_future(self._close(timeout_s)))
+        await asyncio.to_thread(self._end_client)
+        self._tell_once(lost)
 
     def _flush(self, timeout_s: float | None) -> "Future[None]":
         return self._client.submit(self._sender.flush(self._outbox.put_count, self._seconds(timeout_s)))
 
     def _close(self, timeout_s: float | None) -> "Future[StoreError | None]":
-        self._outbox.close("the publisher is closed")
-        self._closing = self._client.submit(self._shut(self._seconds(timeout_s)))
-        return self._closing
+        with self._lock:
+            if self._closing is None:
+                self._outbox.close("the publisher is closed")
+                self._closing = self._client.submit(self._shut(self._seconds(timeout_s)))
+            return self._closing
 
     async def _shut(self, timeout_s: float) -> StoreError | None:
         import asyncio
@@ -280,9 +283,14 @@ class EventPublisher:
             _logger.warning("log %s: closing its client failed: %s: %s", self.url, type(error).__name__, error)
         return lost
 
-    def _ended(self) -> None:
+    def _end_client(self) -> None:
         self._client.stop(STOP_S)
         _open_publishers.discard(self)
+
+    def _tell_once(self, lost: StoreError | None) -> None:
+        told, self._told = self._told, True
+        if lost is not None and not told:
+            raise lost
 
     def _seconds(self, timeout_s: float | None) -> float:
         return self.settings.close_deadline_s if timeout_s is None else timeout_s
@@ -332,6 +340,11 @@ async def _open(url: str, create: bool) -> Log:
 
 async def _make(kind: type["Sender"], *arguments: Any) -> "Sender":
     return kind(*arguments)
+
+
+def _log_crash(sending: "Future[None]") -> None:
+    if not sending.cancelled() and (error := sending.exception()) is not None:
+        _logger.critical("the sender stopped: nothing more will be stored", exc_info=error)
 
 
 def _raise_or_note(lost: NotStored, error: BaseException | None) -> None:

@@ -77,7 +77,7 @@ def _runs(policy_version: PolicyVersion, tokens: int) -> tuple[PolicyVersionRun,
 
 def _pack_messages(messages: Iterable[Mapping[str, Any]]) -> tuple[bytes, ...]:
     if isinstance(messages, str | bytes | Mapping):
-        raise refused("a list of messages", type(messages).__name__, "messages")
+        raise refused("a list of messages", type(messages).__name__, "messages", quote=False)
     packed = []
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
@@ -92,7 +92,7 @@ def _pack_arrays(arrays: Mapping[str, npt.ArrayLike]) -> tuple[TokenArray, ...]:
         try:
             array = np.asarray(values)
         except ValueError as error:  # rows of different length
-            raise refused("an array of numbers", error, f"arrays.{name}") from error
+            raise refused("an array of numbers", error, f"arrays.{name}", quote=False) from error
         array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
         packed.append(TokenArray(name, array.dtype.str, array.shape, array.tobytes()))
     return tuple(packed)

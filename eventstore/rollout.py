@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from rolloutlog.eventstore.recording import PolicyVersion, Recording
 from rolloutlog.eventstore.rewards import REWARD_NAME, check_reward
 from rolloutlog.eventstore.scope import NotOpen
 from rolloutlog.eventstore.source import Source
-from rolloutlog.eventstore.spans import CallBlock, SpanBlock, describe
+from rolloutlog.eventstore.spans import CallBlock, SpanBlock, SpanOptions, describe
 
 _logger = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ class Rollout:
         self._given_ids: set[str] = set()
         self._entered = False
         # What is wrong with the arguments is said where they are given, not when the block is entered.
-        source.make(RolloutStarted, clock(), start)
-        source.make(RolloutCompleted, clock(), {"awaited_rewards": self._awaited_rewards})
+        source.make(RolloutStarted, 0, start)
+        source.make(RolloutCompleted, 0, {"awaited_rewards": self._awaited_rewards})
         self._key = group.group_id.encode()
         self._partition = partition_of(self._key, partitions)
 
@@ -89,26 +89,30 @@ class Rollout:
         """Whether its end is published; nothing can follow."""
         return self._source.last is RolloutCompleted
 
-    def agent(self, name: str, **span: Any) -> SpanBlock:
-        """A block in which the agent `name` works. `span_id`, `start_ns`, `end_ns`, `links`: see SpanBlock."""
+    def agent(self, name: str, **span: Unpack[SpanOptions]) -> SpanBlock:
+        """A block in which the agent `name` works. Keywords: SpanOptions."""
         return SpanBlock(self, name, kind="agent", **span)
 
-    def operation(self, name: str, **span: Any) -> SpanBlock:
-        """A block for a named step of an agent, such as `check_query`. Keywords as for SpanBlock."""
+    def operation(self, name: str, **span: Unpack[SpanOptions]) -> SpanBlock:
+        """A block for a named step of an agent, such as `check_query`. Keywords: SpanOptions."""
         return SpanBlock(self, name, kind="operation", **span)
 
-    def tool(self, name: str, **span: Any) -> SpanBlock:
-        """A block in which a tool runs. Keywords as for SpanBlock."""
+    def tool(self, name: str, **span: Unpack[SpanOptions]) -> SpanBlock:
+        """A block in which a tool runs. Keywords: SpanOptions."""
         return SpanBlock(self, name, kind="tool", **span)
 
-    def evaluator(self, name: str, **span: Any) -> SpanBlock:
-        """A block in which work is judged: calls in it are never trained on. Keywords as for SpanBlock."""
+    def evaluator(self, name: str, **span: Unpack[SpanOptions]) -> SpanBlock:
+        """A block in which work is judged: calls in it are never trained on. Keywords: SpanOptions."""
         return SpanBlock(self, name, kind="evaluator", **span)
 
     def call(
-        self, model: str | None = None, policy_version: PolicyVersion = None, name: str = "chat", **span: Any
+        self,
+        model: str | None = None,
+        policy_version: PolicyVersion = None,
+        name: str = "chat",
+        **span: Unpack[SpanOptions],
     ) -> CallBlock:
-        """A block in which a model answers; `record` takes the answer. Keywords as for SpanBlock."""
+        """A block in which a model answers; `record` takes the answer. Keywords: SpanOptions."""
         return CallBlock(self, name, model=model, policy_version=policy_version, **span)
 
     def reward(
@@ -170,7 +174,7 @@ class Rollout:
         }
         with self._lock:
             self._require_open("finish")
-            self._source.make(RolloutCompleted, self._clock(), end)
+            self._source.make(RolloutCompleted, 0, end)
             self._publish_start()
             self._end_blocks(None if status == COMPLETED else "the rollout ended")
             for fields in rewards:

@@ -75,7 +75,7 @@ class Sender:
         pause_s = self._settings.retry_s_min
         while not await self._append(batch):
             for entry in batch:
-                entry.resend = True
+                entry.mark_resend()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
@@ -83,7 +83,7 @@ class Sender:
         """Append once. False when the result is unknown."""
         sent_ns = self._clock.time_ns()
         try:
-            stored = await self._log.append([entry.record() for entry in batch])
+            stored = await self._log.append([entry.record for entry in batch])
         except RecordTooLarge as error:
             if len(batch) == 1:
                 self._refuse(batch, error)

@@ -7,7 +7,7 @@ which is never hidden: the fault is logged and added to it as a note.
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy.typing as npt
 
@@ -27,13 +27,22 @@ if TYPE_CHECKING:
 ERROR_CHARACTERS_MAX = 4_096
 
 
-class SpanBlock:
-    """A piece of work. `span_id` is known before the block is entered.
+class SpanOptions(TypedDict, total=False):
+    """Keywords of every block, for work that is recorded afterwards or has an id elsewhere.
 
-    span_id           identity within the attempt; None = random
-    start_ns, end_ns  UTC nanoseconds, for work that is recorded afterwards; None = when the block is entered and left
+    span_id           identity within the attempt, once in it; else random
+    start_ns, end_ns  UTC nanoseconds; else when the block is entered and left
     links             ids of spans this one refers to
     """
+
+    span_id: str | None
+    start_ns: int | None
+    end_ns: int | None
+    links: Iterable[str]
+
+
+class SpanBlock:
+    """A piece of work. `span_id` is known before the block is entered; keywords: SpanOptions."""
 
     def __init__(
         self,
@@ -144,7 +153,13 @@ class CallBlock(SpanBlock):
     """
 
     def __init__(
-        self, rollout: "Rollout", name: str, *, model: str | None, policy_version: PolicyVersion, **span: Any
+        self,
+        rollout: "Rollout",
+        name: str,
+        *,
+        model: str | None,
+        policy_version: PolicyVersion,
+        **span: Unpack[SpanOptions],
     ) -> None:
         super().__init__(rollout, name, kind="call", **span)
         self._model = model

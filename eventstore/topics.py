@@ -5,7 +5,6 @@ partition's output stays in the partition of the same number.
 """
 
 from collections.abc import Callable, Mapping
-from secrets import token_hex
 from time import time_ns
 
 from rolloutlog.eventstore.errors import PartitionCountChanged
@@ -22,6 +21,7 @@ from rolloutlog.eventstore.log.port import (
 )
 from rolloutlog.eventstore.meta import Run, create_run, read_run
 from rolloutlog.eventstore.settings import EVENT_BYTES_MAX, RECORD_OVERHEAD_BYTES
+from rolloutlog.eventstore.source import new_id
 
 PARTITIONS = 32
 PARTITIONS_EMBEDDED = 4  # one machine; the development broker takes as many
@@ -58,7 +58,8 @@ def topic_settings(
             name,
             partitions=1 if name in (META, ACKS) else partitions,
             retention_s=kept[name],
-            record_bytes_max=event_bytes_max + RECORD_OVERHEAD_BYTES,
+            # A dead letter is a record as it came, with two headers more.
+            record_bytes_max=event_bytes_max + RECORD_OVERHEAD_BYTES * (2 if name == DEAD_LETTERS else 1),
             cleanup="compact" if name == META else "delete",
         )
         for name in (EVENTS, BATCHES, DEAD_LETTERS, REWARDS, ACKS, META)
@@ -91,7 +92,7 @@ async def create_topics(
         )
     run = await read_run(log)
     if run is None:
-        run = await create_run(log, Run(run_id or token_hex(16), found, clock()))
+        run = await create_run(log, Run(run_id or new_id(), found, clock()))
     check_partitions(run, found, log.url)
     return run
 

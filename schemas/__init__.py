@@ -11,7 +11,6 @@ refuses.
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 __all__ = ["Schema", "by_fingerprint", "newest", "versions"]
@@ -31,6 +30,8 @@ class Schema:
 def versions() -> tuple[Schema, ...]:
     """All versions of all records, by name and version."""
     # Loaded with the first schema, not with the package: trainers and hosts wait for every import.
+    from importlib.resources import files
+
     from fastavro import parse_schema
     from fastavro.schema import fingerprint, to_parsing_canonical_form
 

@@ -128,8 +128,8 @@ def parse_partitions(text: str, count: int) -> list[int]:
             return list(range(share, count, shares))
         found: set[int] = set()
         for part in text.split(","):
-            low, _, high = part.partition("-")
-            first, last = int(low), int(high or low)
+            low, dash, high = part.partition("-")
+            first, last = int(low), int(high if dash else low)
             if not 0 <= first <= last < count:
                 raise ValueError
             found.update(range(first, last + 1))

@@ -21,9 +21,10 @@ from rolloutlog.consumers.cli.configuration import load
 from rolloutlog.consumers.cli.main import EXIT_DIFFERENT
 from rolloutlog.consumers.cli.options import log_option, run, settings_option
 from rolloutlog.consumers.messages import Trajectory, identities, parse_trajectory, trajectory_events
-from rolloutlog.eventstore.checks import check_event
+from rolloutlog.eventstore.checks import check_event, refused
 from rolloutlog.eventstore.codec import HEADER, decode_record, encode_event, encode_record, header_of, parse_header
 from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings, LogUnavailable
+from rolloutlog.eventstore.events import Event, Span
 from rolloutlog.eventstore.log import EVENTS, META, Log, NewRecord, Range, open_log
 from rolloutlog.eventstore.meta import Run, read_run
 from rolloutlog.eventstore.partitioner import partition_of
@@ -84,8 +85,10 @@ async def _import(url: str, file: Path) -> int:
             return 0
         spans = await log.ranges(EVENTS, range(this_run.partitions))
         stored: dict[str, set[int]] = {}
+        # Of the first try, so that events made again by the one that goes on are the same bytes.
+        time_ns = time.time_ns() if earlier is None else earlier["time_ns"]
         if earlier is None:
-            await _record(log, digest, file, STARTED, spans, lines, time.time_ns())
+            await _record(log, digest, file, STARTED, spans, lines, time_ns)
         else:
             stored = await _stored(log, digest, earlier, spans)
             click.echo(
@@ -93,10 +96,10 @@ async def _import(url: str, file: Path) -> int:
             )
         with Progress(console=console, disable=not console.is_terminal) as progress:
             task = progress.add_task("importing", total=len(lines.good))
-            writer = _Writer(log, this_run.partitions)
+            writer = _Writer(log, this_run, time_ns)
             for trajectory in _trajectories(file, lines):
                 done = stored.get(identities(trajectory, digest).source, set())
-                await writer.add(trajectory, digest, lines.by_task[trajectory.task_id], this_run.run_id, done)
+                await writer.add(trajectory, digest, lines.by_task[trajectory.task_id], done)
                 progress.advance(task)
             await writer.flush()
         await _record(log, digest, file, FINISHED, spans, lines, time.time_ns())
@@ -129,15 +132,22 @@ def _read_lines(file: Path) -> Lines:
             try:
                 trajectory = parse_trajectory(text, number)
                 for event in trajectory_events(trajectory, "0" * 32, group_size=1, run_id="", time_ns=0):
-                    check_event(event)
-                    if len(encode_event(event)) > EVENT_BYTES_MAX:
-                        raise InvalidEvent(f"expected events of at most {EVENT_BYTES_MAX} bytes, got a larger one")
+                    _check(event)
             except InvalidEvent as error:
                 lines.refused.append((number, str(error)))
                 continue
             lines.good.append(number)
             lines.by_task[trajectory.task_id] += 1
     return lines
+
+
+def _check(event: Event) -> None:
+    check_event(event)
+    size_bytes = len(encode_event(event))
+    if size_bytes > EVENT_BYTES_MAX:
+        # the span's id tells the message: call-3 is the fourth
+        what = event.span_id if isinstance(event, Span) else event.record
+        raise refused(f"events of at most {EVENT_BYTES_MAX} bytes", f"{size_bytes} bytes of {what}", "messages")
 
 
 def _trajectories(file: Path, lines: Lines) -> Iterator[Trajectory]:
@@ -159,17 +169,17 @@ def _digest(file: Path) -> str:
 class _Writer:
     """Appends events in requests of bounded size and counts them."""
 
-    def __init__(self, log: Log, partitions: int) -> None:
-        self._log, self._partitions = log, partitions
+    def __init__(self, log: Log, this_run: Run, time_ns: int) -> None:
+        self._log, self._run, self._time_ns = log, this_run, time_ns
         self._records: list[NewRecord] = []
         self._waiting_bytes = 0
         self.events = self.calls = self.size_bytes = self.repeated_bytes = 0
 
-    async def add(self, trajectory: Trajectory, digest: str, group_size: int, run_id: str, done: set[int]) -> None:
+    async def add(self, trajectory: Trajectory, digest: str, group_size: int, done: set[int]) -> None:
         key = identities(trajectory, digest).group_id.encode()
-        partition = partition_of(key, self._partitions)
+        partition = partition_of(key, self._run.partitions)
         for event in trajectory_events(
-            trajectory, digest, group_size=group_size, run_id=run_id, time_ns=time.time_ns()
+            trajectory, digest, group_size=group_size, run_id=self._run.run_id, time_ns=self._time_ns
         ):
             value = encode_event(event)
             repeated = getattr(event, "prompt_base_tokens", 0) * 4

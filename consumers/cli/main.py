@@ -6,7 +6,10 @@ Exit codes   0 done · 1 done, but something was refused or differs · 2 wrong u
 
 import importlib
 import logging
+import os
 import sys
+from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -40,6 +43,18 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. A closed pipe ends it: the reader, e.g. `head`, has what it wanted."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Here, because click would exit 1. What is still buffered goes nowhere, or the last flush would fail.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
+        return result
+
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="rolloutlog")
@@ -60,22 +75,18 @@ def rolloutlog(log_level: str) -> None:
 def main() -> None:
     """Run the command line and exit."""
     try:
-        rolloutlog(prog_name="rolloutlog", standalone_mode=False)
+        code = rolloutlog(prog_name="rolloutlog", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(EXIT_USAGE)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("aborted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of a pipe, e.g. `head`, has what it wanted.
-        sys.stderr.close()
-        sys.exit(0)
     except StoreError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(exit_code(error))
+    # Not standalone, click returns the code of an Exit; commands themselves return None.
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def exit_code(error: StoreError) -> int:

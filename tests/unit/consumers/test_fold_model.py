@@ -1,21 +1,16 @@
 """A model of the assembler's offsets, against one uninterrupted pass.
 
-A random log grows while an assembler folds it, commits (outputs, L, P in one transaction, with GroupClosed events appended
-to the log itself) and is restarted at any moment, in the middle of a cycle too. What it published must equal what one
-uninterrupted pass over the finished log puts out, triggers included, and no group may be published twice.
+A random log grows while an assembler folds it, commits (outputs, L, P in one transaction, with GroupClosed events
+appended to the log itself) and is restarted at any moment, in the middle of a cycle too. What it published must equal
+what one uninterrupted pass over the finished log puts out, triggers included, and no group may be published twice.
 """
 
 import os
 import random
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
-from rolloutlog.consumers.fold import fold
-from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output
-from rolloutlog.consumers.packing import Packer
-from rolloutlog.consumers.settings import FoldSettings
-from rolloutlog.consumers.state import PartitionState
-from rolloutlog.eventstore.log import EVENTS, Record
 from support.building import (
     MAIN,
     SECOND_NS,
@@ -29,6 +24,13 @@ from support.building import (
     reward,
     started,
 )
+
+from rolloutlog.consumers.fold import fold
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output
+from rolloutlog.consumers.packing import Packer
+from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.consumers.state import PartitionState
+from rolloutlog.eventstore.log import EVENTS, Record
 
 WINDOW_S = 50.0
 SETTINGS = FoldSettings(late_window_s=WINDOW_S)
@@ -231,8 +233,8 @@ def check(count: int) -> None:
 def reopened(model: Model, groups: set[str]) -> bool:
     """Whether a second batch holds only rollouts started after the group had been forgotten: a new use of its id."""
     for group in groups:
-        batches = [each.batch for each in model.published if isinstance(each, BatchReady) and each.batch.group_id == group]
-        for earlier, later in zip(batches, batches[1:], strict=False):
+        batches = [each.batch for each in model.published if isinstance(each, BatchReady)]
+        for earlier, later in pairwise(batch for batch in batches if batch.group_id == group):
             first = next(entry for entry in model.log if entry.offset == later.first_event)
             if first.log_time_ns - earlier.closed_ns < SETTINGS.late_window_ns:
                 return False

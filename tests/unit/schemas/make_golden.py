@@ -1,4 +1,4 @@
-"""Golden records: one of every schema, whose bytes are kept in `schemas/golden/{Record}.v{N}.bin` with a `.json` beside.
+"""Golden records: one of every schema, its bytes in `schemas/golden/{Record}.v{N}.bin` with a `.json` beside.
 
 `python tests/unit/schemas/make_golden.py` writes the files that are missing. It never changes one: bytes of a released
 version stay what they are.

@@ -1,0 +1,237 @@
+"""`rolloutlog assemble` as a process: what it reads, when it refuses to start, how it stops."""
+
+from zlib import crc32
+
+import pytest
+from support.building import reward, started
+from support.processes import Command, assemble, wait_until
+from support.store import Store
+from support.workload import (
+    assert_same,
+    make_workload,
+    new_record,
+    outputs_expected,
+    outputs_of,
+    whole_group,
+)
+
+from rolloutlog.consumers.position import FORMAT, Progress, from_position
+from rolloutlog.consumers.settings import FOLD_VERSION
+from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, NewRecord, Position, Record
+
+from .conftest import NewUrl
+
+pytestmark = pytest.mark.timeout(120)
+
+EXIT_USAGE, EXIT_LOG, EXIT_STOPPED = 2, 3, 5
+LATENCY_S_MAX = 15.0  # a commit is due 0.2 s after a group closes; the rest is for a busy machine
+BATCH_BYTES_BIG = 5_000
+
+
+def _run(store: Store, *arguments: str, code: int = 0, **settings: object) -> Command:
+    command = assemble(store.url, *arguments, **settings)
+    assert command.finish() == code, f"{command.stdout}\n{command.stderr}"
+    return command
+
+
+def _groups(store: Store) -> list[str]:
+    return [batch.group_id for batch in store.batches()]
+
+
+def _again(records: list[Record]) -> list[NewRecord]:
+    return [NewRecord(each.topic, each.partition, each.key, each.value, each.headers) for each in records]
+
+
+# What is read
+
+
+def test_assemble_until_end_publishes_whole_groups_and_counts_open_rollouts(store: Store) -> None:
+    half = whole_group("half", rollouts=2)[:5]
+    store.append([*whole_group("whole", rollouts=2), *half])
+    command = _run(store, "--partitions", "all")
+    assert command.stdout == (
+        "1 batches, 2 samples (0 without reward), 0 dead letters; rollouts: 2 emitted, 1 still open in 1 groups\n"
+    )
+    position = store.position(0)
+    assert position is not None
+    # L: nothing is forgotten yet, the first group's closing is not read back; P: all that was there is read
+    assert from_position(position, where="") == Progress(0, 13)
+
+
+def test_assemble_of_an_empty_log_commits_and_exits_0(store: Store) -> None:
+    command = _run(store)
+    assert command.stdout == (
+        "0 batches, 0 samples (0 without reward), 0 dead letters; rollouts: none closed, 0 still open in 0 groups\n"
+    )
+    assert [store.position(partition) is not None for partition in range(store.partitions)] == [True] * 4
+
+
+def test_assemble_of_some_partitions_leaves_the_others(store: Store) -> None:
+    for partition in range(store.partitions):
+        store.append(whole_group(f"g{partition}", partition=partition))
+    _run(store, "--partitions", "0-1")
+    assert _groups(store) == ["g0", "g1"]
+    _run(store, "--partitions", "1/2")
+    assert _groups(store) == ["g0", "g1", "g3"]
+
+
+@pytest.mark.parametrize("wrong", ["0-4", "2/2"])
+def test_assemble_of_wrong_partitions_exits_2_and_says_what_is_expected(embedded: Store, wrong: str) -> None:
+    command = _run(embedded, "--partitions", wrong, code=EXIT_USAGE)
+    assert "--partitions: expected all, ranges such as 0-3 within 0-3, or i/n with i below n" in command.stderr
+    assert f"got {wrong!r}" in command.stderr
+
+
+def test_assemble_of_a_missing_log_exits_3_and_says_how_to_make_it(new_url: NewUrl) -> None:
+    command = assemble(new_url())
+    assert command.finish() == EXIT_LOG
+    assert "rolloutlog topics create" in command.stderr
+
+
+def test_three_assemblers_of_disjoint_partitions_publish_everything_once(store: Store) -> None:
+    records = make_workload(5, groups=40).records
+    store.append(records)
+    commands = [assemble(store.url, "--partitions", f"{share}/3") for share in range(3)]
+    assert [command.finish() for command in commands] == [0, 0, 0]
+    assert_same(outputs_of(store), outputs_expected(records), "three assemblers")
+
+
+# Live
+
+
+def test_live_assembler_publishes_a_new_group_within_seconds(store: Store) -> None:
+    command = assemble(store.url, until_end=False)
+    for partition in range(store.partitions):
+        command.wait_for_steps(partition, "receive")
+    store.append(whole_group("new"))
+    took_s = wait_until(lambda: _groups(store) == ["new"], "the group published", LATENCY_S_MAX)
+    print(f"published and read {took_s:.2f} s after its last event was stored")
+    command.terminate()
+    assert command.finish() == 0, command.stderr
+
+
+def test_live_assembler_on_sigterm_commits_what_it_has_read_and_exits_0(store: Store) -> None:
+    """The big group is committed for its size; the small one, received with it, waits an hour, or for the stop."""
+    store.append([*whole_group("big", tokens=BATCH_BYTES_BIG // 4), *whole_group("small")])
+    command = assemble(
+        store.url, until_end=False, commit_interval_s=60, position_interval_s=3600, commit_bytes=BATCH_BYTES_BIG
+    )
+    wait_until(lambda: "big" in _groups(store), "the big group published")
+    command.terminate()
+    assert command.finish() == 0, command.stderr
+    assert _groups(store) == ["big", "small"]
+    assert command.stdout.startswith("2 batches, 2 samples")
+    _run(store)
+    assert _groups(store) == ["big", "small"]
+
+
+# Positions that it may not continue from
+
+
+def _metadata(text: str) -> str:
+    return f"{text}:{crc32(text.encode()):08x}"
+
+
+FOREIGN = "someone else's"
+EDITED = _metadata(f"{FORMAT}:0:{FOLD_VERSION}:-")[:-1] + "x"
+NEWER_FORMAT = _metadata(f"{FORMAT + 1}:0:what:comes:then")
+OTHER_FOLD = _metadata(f"{FORMAT}:0:{FOLD_VERSION + 1}:-")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        (FOREIGN, "Reset the group's offsets to publish everything again from there"),
+        (EDITED, "Reset the group's offsets to publish everything again from there"),
+        (NEWER_FORMAT, f"expected format {FORMAT}, got {FORMAT + 1}"),
+    ],
+    ids=["foreign", "edited", "newer_format"],
+)
+def test_assemble_from_a_position_it_can_not_read_refuses_to_start(embedded: Store, metadata: str, said: str) -> None:
+    _check_refused(embedded, metadata, said)
+
+
+def test_assemble_from_a_position_of_another_fold_version_refuses_to_start(store: Store) -> None:
+    _check_refused(store, OTHER_FOLD, "Finish them with the version that began, or start a new prefix")
+
+
+def _check_refused(store: Store, metadata: str, said: str) -> None:
+    store.append(whole_group("g"))
+    store.commit_position(0, Position(0, metadata))
+    command = _run(store, code=EXIT_STOPPED)
+    assert "position of assembler, partition 0 of events" in command.stderr
+    assert said in command.stderr
+    assert _groups(store) == []
+    assert store.position(0) == Position(0, metadata)
+
+
+def test_assemble_from_a_position_with_emptied_metadata_warns_and_publishes_again(store: Store) -> None:
+    store.append([*whole_group("first"), *whole_group("second")])
+    _run(store)
+    once = store.batches()
+    store.commit_position(0, Position(4, ""))
+    command = _run(store)
+    assert "metadata was emptied; outputs from offset 4 on are published again" in command.stderr
+    again = store.batches()[len(once) :]
+    assert [batch.batch_id for batch in again] == [batch.batch_id for batch in once if batch.group_id == "second"]
+
+
+def test_assemble_without_a_position_publishes_nothing_again_that_is_out(store: Store, new_url: NewUrl) -> None:
+    """A log whose topics were copied, but not what the assembler committed."""
+    workload = make_workload(3, groups=30).records
+    store.append(workload)
+    _run(store)
+    with Store(new_url()) as copy:
+        for topic in (EVENTS, BATCHES, DEAD_LETTERS):
+            copy.append(_again(store.records(topic)))
+        _run(copy)
+        assert _again(copy.records(BATCHES)) == _again(store.records(BATCHES))
+        assert _again(copy.dead_letters()) == _again(store.dead_letters())
+        more = [*whole_group("more-0", partition=0), *whole_group("more-3", partition=3)]
+        copy.append(more)
+        _run(copy)
+        assert sorted(set(_groups(copy)) - set(_groups(store))) == ["more-0", "more-3"]
+        assert_same(outputs_of(copy), outputs_expected([*workload, *more]), "a copied log")
+
+
+# Lost history
+
+
+@pytest.fixture
+def cut_store(store: Store) -> Store:
+    """A log whose oldest open group was cut off by retention, after the group behind it was published."""
+    half = [new_record(started("half-r0", group_id="half", group_size=1), key="half")]
+    store.append([*half, *whole_group("before")])
+    _run(store)
+    store.append(whole_group("after"))
+    store.cut(EVENTS, 0, 1)
+    return store
+
+
+def test_assemble_when_needed_events_are_gone_exits_5_and_says_what_to_do(cut_store: Store) -> None:
+    command = _run(cut_store, code=EXIT_STOPPED)
+    assert "partition 0 of events: events 0-0 are gone, though open groups need them" in command.stderr
+    assert "--on-history-lost skip" in command.stderr
+    assert _groups(cut_store) == ["before"]
+
+
+def test_assemble_when_needed_events_are_gone_and_skipped_goes_on(cut_store: Store) -> None:
+    command = _run(cut_store, "--on-history-lost", "skip")
+    assert "events 0-0 are gone" in command.stderr
+    assert _groups(cut_store) == ["before", "after"]
+
+
+# Too much that is bad
+
+
+def test_assemble_of_too_many_bad_events_in_a_row_exits_5_and_names_a_reason(store: Store) -> None:
+    bad = [new_record(reward(sequence, value=float("nan")), key="g") for sequence in range(1, 7)]
+    bad = [new_record(started(group_size=1), key="g"), *bad]
+    store.append([*whole_group("before"), *bad, *whole_group("after")])
+    command = _run(store, code=EXIT_STOPPED, dead_letters_in_row=5)
+    assert "5 events in a row" in command.stderr
+    assert "expected a finite number or null, got nan at $.value" in command.stderr
+    assert "after" not in _groups(store)
+    _run(store, dead_letters_in_row=50)
+    assert _groups(store) == ["before", "after"]
+    assert len(store.dead_letters()) == 6

@@ -1,0 +1,114 @@
+"""The command line's entry: which command, which exit code."""
+
+import errno
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from rolloutlog.consumers.assembler import FencedOut, HistoryLost, TooManyDeadLetters
+from rolloutlog.consumers.cli import main as entry
+from rolloutlog.consumers.cli.main import COMMANDS, exit_code, rolloutlog
+from rolloutlog.consumers.position import PositionRefused
+from rolloutlog.eventstore.errors import Fenced, InvalidSettings, LogMissing, LogUnavailable, StoreError
+
+
+def code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["rolloutlog", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        entry()
+    return int(caught.value.code or 0)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let `rolloutlog topics` raise this error."""
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(rolloutlog, "get_command", lambda ctx, name: click.Command(name, callback=fail))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidSettings("x"), 2),
+        (LogMissing("x"), 3),
+        (LogUnavailable("x"), 3),
+        (Fenced("x"), 4),
+        (FencedOut("x"), 4),
+        (PositionRefused("x"), 5),
+        (HistoryLost("x"), 5),
+        (TooManyDeadLetters("x"), 5),
+        (StoreError("x"), 5),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_exit_code_stands_for_the_error(error: StoreError, code: int):
+    assert exit_code(error) == code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Fenced("x"), 4),
+        (click.exceptions.Exit(1), 1),
+        (click.UsageError("x"), 2),
+        (click.ClickException("x"), 2),
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(errno.EPIPE, "broken pipe"), 0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_main_exits_with_the_code_of_what_a_command_raised(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+):
+    command(monkeypatch, error)
+    assert code_of(monkeypatch, "topics") == code
+
+
+def test_main_prints_an_error_as_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    command(monkeypatch, LogMissing("no such log"))
+    code_of(monkeypatch, "topics")
+    assert capsys.readouterr().err == "error: no such log\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["assemble", "--help"], ["batches", "dump", "-h"]])
+def test_main_exits_0_after_help(monkeypatch: pytest.MonkeyPatch, arguments: list[str]):
+    assert code_of(monkeypatch, *arguments) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["assemble", "--nonsense"],
+        ["--log-level", "loud", "assemble"],
+        ["assemble"],
+        ["assemble", "--log", "mysql://x"],
+        ["import", "messages"],
+        ["import", "messages", "no-such-file.jsonl"],
+    ],
+)
+def test_main_exits_2_on_wrong_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROLLOUTLOG_LOG", raising=False)
+    assert code_of(monkeypatch, *arguments) == 2
+
+
+@pytest.mark.parametrize("arguments", [["assemble"], ["batches", "dump"], ["topics", "check"]])
+def test_main_exits_3_when_the_log_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]):
+    monkeypatch.chdir(tmp_path)
+    assert code_of(monkeypatch, *arguments, "--log", "sqlite:///missing.db") == 3
+
+
+def test_main_leaves_no_file_behind_when_the_log_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    code_of(monkeypatch, "assemble", "--log", "sqlite:///missing.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo"}))
+def test_main_finds_every_command(name: str):
+    assert rolloutlog.get_command(click.Context(rolloutlog), name) is not None

@@ -1,0 +1,92 @@
+"""Where code is, by context variables."""
+
+import asyncio
+import contextvars
+
+from rolloutlog.eventstore import scope
+
+
+class Rollout:
+    finished = False
+
+
+A, B = Rollout(), Rollout()
+
+
+def isolated(test):
+    """Run the test in a context of its own."""
+
+    def run():
+        contextvars.Context().run(test)
+
+    run.__name__ = test.__name__
+    return run
+
+
+@isolated
+def test_scope_of_nested_rollouts_keeps_their_spans_apart():
+    scope.enter(A, None)
+    scope.enter(A, "a1")
+    scope.enter(B, None)
+    scope.enter(B, "b1")
+    assert scope.current_rollout() is B
+    assert (scope.enclosing_span(A), scope.enclosing_span(B)) == ("a1", "b1")
+    scope.leave(B, "b1")
+    scope.leave(B, None)
+    assert scope.current_rollout() is A
+
+
+@isolated
+def test_scope_of_blocks_that_end_out_of_order_keeps_the_inner_one():
+    scope.enter(A, "outer")
+    scope.enter(A, "inner")
+    scope.leave(A, "outer")
+    assert scope.enclosing_span(A) == "inner"
+    scope.leave(A, "inner")
+    assert scope.enclosing_span(A) is None
+
+
+@isolated
+def test_scope_left_where_it_was_never_entered_changes_nothing():
+    scope.enter(A, "a1")
+    contextvars.copy_context().run(scope.leave, A, "a1")
+    assert scope.enclosing_span(A) == "a1"
+    scope.leave(A, "never")
+    assert scope.enclosing_span(A) == "a1"
+
+
+@isolated
+def test_last_call_outlives_its_blocks_and_is_of_the_same_rollout():
+    scope.see_call(A, "c1")
+    scope.see_call(B, "c2")
+    assert (scope.last_call(A), scope.last_call(B)) == ("c1", "c2")
+    scope.see_call(A, "c3")
+    assert (scope.last_call(A), scope.last_call(B)) == ("c3", "c2")
+    scope.forget(A)
+    assert (scope.last_call(A), scope.last_call(B)) == (None, "c2")
+
+
+@isolated
+def test_last_calls_of_finished_rollouts_are_dropped():
+    done = Rollout()
+    scope.see_call(done, "c1")
+    done.finished = True
+    scope.see_call(A, "c2")
+    assert scope.last_call(done) is None
+
+
+async def test_task_begins_with_a_copy_of_its_parents_scope():
+    async def child(name):
+        before = (scope.enclosing_span(A), scope.last_call(A))
+        scope.enter(A, name)
+        scope.see_call(A, f"call-{name}")
+        await asyncio.sleep(0)
+        return before, scope.enclosing_span(A), scope.last_call(A)
+
+    scope.enter(A, "outer")
+    scope.see_call(A, "c1")
+    assert await asyncio.gather(asyncio.create_task(child("x")), asyncio.create_task(child("y"))) == [
+        (("outer", "c1"), "x", "call-x"),
+        (("outer", "c1"), "y", "call-y"),
+    ]
+    assert (scope.enclosing_span(A), scope.last_call(A)) == ("outer", "c1")
