@@ -47,6 +47,8 @@ SUCCESSOR_WAIT_S = 5.0
 FETCH_WAIT_S = 0.1
 FOLD_SLICE = 200  # records folded before other partitions get a turn
 RETRY_S = (0.5, 30.0)  # first and longest wait after the log was unavailable
+HEALTHY_S = 60.0  # a worker that ran so long begins again with the first wait
+UNTIL_END_RETRIES = 7  # about a minute of waiting; a run that is to end does not wait for ever
 
 logger = logging.getLogger("rolloutlog.assembler")
 
@@ -125,9 +127,10 @@ class Assembler:
 
     async def _keep(self, partition: int, end: int | None) -> None:
         """Run one partition's worker again after the log was unavailable, unless someone else has taken it over."""
-        wait_s, claim = RETRY_S[0], None
+        wait_s, claim, retries = RETRY_S[0], None, 0
+        loop = asyncio.get_running_loop()
         while True:
-            worker = Worker(self, partition, end)
+            worker, began = Worker(self, partition, end), loop.time()
             try:
                 if claim is not None and await newest_claim(self.log, claim) not in (None, claim):
                     raise Fenced(f"partition {partition} has a newer owner")
@@ -135,7 +138,10 @@ class Assembler:
             except Fenced as error:
                 await self._fenced_out(worker.claim or claim, partition, error)
             except LogUnavailable as error:
-                if self.stop.is_set():
+                if loop.time() - began > HEALTHY_S:
+                    wait_s, retries = RETRY_S[0], 0
+                retries += 1
+                if self.stop.is_set() or (end is not None and retries > UNTIL_END_RETRIES):
                     raise
                 logger.warning("partition %d: %s; again in %.1f s", partition, error, wait_s)
                 claim = worker.claim or claim

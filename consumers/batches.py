@@ -96,11 +96,12 @@ def make_batch(
     needed = 1 if group.size == 1 else settings.min_group
     enough = sum(kept) >= needed
     dropped = None if enough else f"{sum(kept)} of at least {needed} rollouts completed"
-    results, samples = [], []
-    for index, (rollout, keep) in enumerate(zip(rollouts, kept, strict=True)):
+    results: list[RolloutResult] = []
+    samples: list[Sample] = []
+    for rollout, keep in zip(rollouts, kept, strict=True):
         results.append(_result(rollout, keep, dropped))
         if keep and enough:
-            samples += [replace(sample, rollout_index=index) for sample in _closing(rollout).settled.samples]
+            samples += _closing(rollout).settled.samples
     for started, offset in group.surplus.values():
         results.append(_surplus(started, offset, group))
     versions = _policy_versions(samples, rollouts)

@@ -5,12 +5,13 @@ rewards and makes samples. A span that is refused becomes a dead letter, with th
 the rollout incomplete. Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from operator import itemgetter
 from typing import Any
 
-from rolloutlog.consumers.attribution import Attribution, CallResult, Entry, RewardEntry, SpanEntry, attribute
+from rolloutlog.consumers.attribution import Attribution, Entry, RewardEntry, SpanEntry, attribute
 from rolloutlog.consumers.batches import SAMPLE_BYTES_MAX, RewardOutcome
 from rolloutlog.consumers.extra_info import merge_extra_info
 from rolloutlog.consumers.outputs import DeadLetter
@@ -64,14 +65,15 @@ def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Se
     wanted = closing.status == COMPLETED and attempt.started.split in settings.splits
     samples: list[Sample] = []
     refused_keys: dict[str, None] = {}
+    extra_info = _ExtraInfo(rewards)
     if wanted and (not faults or settings.on_incomplete == "keep"):
         for result in attribution.calls:
             if result.span_id not in prompts:
                 continue  # its own span or its prompt's base was refused: kept rollouts lose this sample alone
-            extra_info, refused = _extra_info(result, attribution, rewards)
+            merged, refused = extra_info.merged((*result.reward_ids, *attribution.final_reward_ids))
             refused_keys.update(dict.fromkeys(refused))
             call = calls[result.span_id].event
-            sample = call_sample(call, result, prompts[result.span_id], extra_info)
+            sample = call_sample(call, result, prompts[result.span_id], merged, rollout_index=rollout.index)
             if result.total is not None and not isfinite(result.total):
                 # finite rewards, but their sum is above what a float holds
                 faults.append(f"sample {sample.sample_id} with rewards of {result.total} in all")
@@ -147,21 +149,28 @@ def _prompts(calls: dict[str, Stored], refuse: Any) -> dict[str, bytes]:
     return prompts
 
 
-def _extra_info(
-    result: CallResult, attribution: Attribution, rewards: dict[str, Stored]
-) -> tuple[bytes, tuple[str, ...]]:
-    """Merge the extra info of the rewards that count for a call, in log order. Returns JSON and the refused keys."""
-    counting = {*result.reward_ids, *attribution.final_reward_ids}
-    parts: list[tuple[str, dict[str, Any]]] = []
-    refused: list[str] = []
-    for reward_id, stored in rewards.items():
-        if reward_id in counting and stored.event.extra_info:
-            try:
-                parts.append((stored.event.name, decode_extra_info(stored.event.extra_info)))
-            except InvalidExtraInfo as error:
-                refused += error.keys or [f"all of reward {reward_id}"]
-    merged, more = merge_extra_info(parts)
-    return (encode_extra_info(merged) if merged else b""), (*refused, *more)
+class _ExtraInfo:
+    """Extra info of a rollout's rewards, each decoded once."""
+
+    def __init__(self, rewards: dict[str, Stored]) -> None:
+        self._given: dict[str, tuple[int, str, dict[str, Any]]] = {}  # reward id → place in the log, name, mapping
+        self._unreadable: dict[str, Sequence[str]] = {}  # reward id → refused keys
+        for place, (reward_id, stored) in enumerate(rewards.items()):
+            if stored.event.extra_info:
+                try:
+                    self._given[reward_id] = (place, stored.event.name, decode_extra_info(stored.event.extra_info))
+                except InvalidExtraInfo as error:
+                    self._unreadable[reward_id] = error.keys or (f"all of reward {reward_id}",)
+
+    def merged(self, reward_ids: Iterable[str]) -> tuple[bytes, list[str]]:
+        """Merge that of the rewards that count for a call, in log order. Returns JSON and the refused keys."""
+        if not self._given and not self._unreadable:
+            return b"", []
+        counting = set(reward_ids)
+        refused = [key for reward_id in counting for key in self._unreadable.get(reward_id, ())]
+        parts = sorted((self._given[each] for each in counting if each in self._given), key=itemgetter(0))
+        merged, more = merge_extra_info([(name, mapping) for _, name, mapping in parts])
+        return (encode_extra_info(merged) if merged else b""), [*sorted(refused), *more]
 
 
 def _named(keys: Iterable[str]) -> tuple[str, ...]:

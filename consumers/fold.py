@@ -138,7 +138,9 @@ def _open(state: PartitionState, group: Group, event: RolloutStarted, header: He
         group.surplus[event.rollout_id] = (event, record.offset)
         state.counts["surplus"] += 1
         return
-    group.rollouts[event.rollout_id] = Rollout(event.rollout_id, record.offset, _attempt(event, header, record))
+    group.rollouts[event.rollout_id] = Rollout(
+        event.rollout_id, len(group.rollouts), record.offset, _attempt(event, header, record)
+    )
     group.newest_offset = record.offset
     group.open_count += 1
     state.open_rollouts += 1

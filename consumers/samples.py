@@ -60,9 +60,7 @@ class Sample:
         return packed + 4 * texts + 20 * (len(self.policy_version_runs) + len(self.step) + len(self.final)) + 300
 
 
-def call_sample(
-    call: Span, result: CallResult, prompt_ids: bytes, extra_info: bytes, *, rollout_index: int = 0
-) -> Sample:
+def call_sample(call: Span, result: CallResult, prompt_ids: bytes, extra_info: bytes, *, rollout_index: int) -> Sample:
     """The sample of one call (`merge=none`).
 
     call        the span the call is named after; it has at least one response token

@@ -91,9 +91,10 @@ class Attempt:
 
 @dataclass(slots=True)
 class Rollout:
-    """One rollout of an open group. `closed`: how it closed, None while it is open."""
+    """One rollout of an open group, the `index`-th started. `closed`: how it closed, None while it is open."""
 
     rollout_id: str
+    index: int
     first_offset: int
     attempt: Attempt
     closed: "Closing | None" = None

@@ -18,6 +18,7 @@ from rolloutlog.eventstore.codec import Header, is_source
 from rolloutlog.eventstore.errors import InvalidEvent
 from rolloutlog.eventstore.events import (
     COMPLETED,
+    DECIDED_GROUP_REASONS,
     EXPIRY_REASONS,
     FAILED,
     GROUP_REASONS,
@@ -225,8 +226,10 @@ def _check_expired(event: RolloutExpired) -> None:
 def _check_closed(event: GroupClosed) -> None:
     _id(event.group_id, "group_id")
     _one_of(event.reason, "reason", GROUP_REASONS)
-    if event.as_of is not None:
+    if event.reason in DECIDED_GROUP_REASONS:
         _integer(event.as_of, "as_of", 0, INT64_MAX)
+    elif event.as_of is not None:
+        raise refused(f"none with reason {event.reason}", event.as_of, "as_of")
 
 
 def _check_run_ended(event: RunEnded) -> None:

@@ -28,7 +28,10 @@ class InvalidSettings(StoreError):
 
 
 class LogUnavailable(StoreError):
-    """No answer in time; what was sent may be stored. Publish it again, marked `resend`: its identity makes that safe."""
+    """No answer in time; what was sent may be stored.
+
+    Publish it again, marked `resend`: its identity makes that safe.
+    """
 
     retriable = True
 

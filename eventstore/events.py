@@ -22,7 +22,8 @@ TARGET_KEYS = ("span_id", "response_id", "operation")
 COMPLETED, FAILED = "completed", "failed"
 EXPIRY_REASONS = ("idle", "age", "grace", "retry")
 COMPLETE, REQUESTED = "complete", "requested"
-GROUP_REASONS = (COMPLETE, REQUESTED, "age", "replay_bytes")
+DECIDED_GROUP_REASONS = ("age", "replay_bytes")  # by the partition's owner, as of some event
+GROUP_REASONS = (COMPLETE, REQUESTED, *DECIDED_GROUP_REASONS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Attribution cases: a rollout's log written down as JSON, and its result as JSON. docs/attribution.md, "Cases".
+"""Attribution cases: a rollout's log written down as JSON, and its result as JSON. docs/rewards.md, "Cases".
 
 A case is `{"name", "config", "log"}`; config holds attribution settings, log the spans and rewards in log order:
     {"type": "span", "id", "parent", "kind", "name", "start", "end", "response_id", "choice_index", "model", "tokens",

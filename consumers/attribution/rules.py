@@ -1,4 +1,4 @@
-"""Attribute the rewards of one rollout: the rules of docs/attribution.md, the first that applies.
+"""Attribute the rewards of one rollout: the rules of docs/rewards.md, the first that applies.
 
 `attribute(entries, settings)` is pure: the same entries in the same order give the same result, live and in replay.
 Work grows linearly with spans and rewards, but for a logarithm, whatever the depth of the tree.

@@ -20,7 +20,7 @@ _PATTERNS = ("agent", "operation", "model", "exclude_agent", "exclude_operation"
 
 @dataclass(frozen=True, slots=True)
 class AttributionSettings:
-    """Which calls are trained on and how rewards count for them: docs/attribution.md.
+    """Which calls are trained on and how rewards count for them: docs/rewards.md.
 
     agent, operation, model            regular expressions that a selected call must match (searched); None = any
     exclude_agent, exclude_operation   regular expressions that it must not match

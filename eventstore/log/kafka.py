@@ -89,10 +89,7 @@ class KafkaLog:
         if self._closed:
             return
         self._closed = True
-        closing = [asyncio.create_task(part.close()) for part in self._parts]
-        if closing:
-            await asyncio.wait(closing)
-        await self._appender.close()
+        await asyncio.gather(self._appender.close(), *(part.close() for part in self._parts), return_exceptions=True)
         await self._cluster.close()
 
     def _check_open(self) -> None:

@@ -21,6 +21,7 @@ from rolloutlog.eventstore.log.kafka_records import BATCH_BYTES_MAX, Batch, Topi
 from rolloutlog.eventstore.log.port import NewRecord, Stored
 
 APPEND_S = 20.0
+LEAVE_S = 3.0
 LINGER_MS = 10  # for batches that are not full; ours are closed and leave at once
 RETRY_MS = 50
 
@@ -58,6 +59,7 @@ class Appender:
         self._cluster = cluster
         self._shared: _Shared | None = None
         self._starting = asyncio.Lock()
+        self._sends: set[asyncio.Task[None]] = set()
         self._stops: set[asyncio.Task[None]] = set()
 
     async def append(self, records: Sequence[NewRecord], facts: Mapping[str, TopicFacts]) -> list[Stored]:
@@ -72,14 +74,16 @@ class Appender:
             asyncio.create_task(_send(shared.producer, topic, partition, lane, places))
             for (topic, partition), lane in lanes.items()
         ]
+        self._sends.update(tasks)
         try:
             done, late = await asyncio.wait(tasks, timeout=deadline - loop.time())
-            errors = [error for task in done if (error := task.exception()) is not None]
+            errors = [error for task in done if (error := _error_of(task)) is not None]
             if late or errors:
                 self._doubt(shared)
                 raise self._error(errors[0] if errors else TimeoutError(), records)
             return places
         finally:
+            self._sends.difference_update(tasks)
             for task in tasks:
                 task.add_done_callback(consume)
                 task.cancel()
@@ -88,6 +92,11 @@ class Appender:
                 self._discard(shared)
 
     async def close(self) -> None:
+        """Give running requests a moment; then they end as unavailable."""
+        if self._sends:
+            _, late = await asyncio.wait(self._sends, timeout=LEAVE_S)
+            for task in late:
+                task.cancel()
         if self._shared is not None:
             self._discard(self._shared)
             self._shared = None
@@ -130,6 +139,10 @@ class Appender:
         result = LogUnavailable(found)  # also where a permission is missing: it may be granted, events must not be lost
         result.__cause__ = error
         return result
+
+
+def _error_of(task: "asyncio.Task[None]") -> BaseException | None:
+    return KafkaError("the log is being closed") if task.cancelled() else task.exception()
 
 
 async def _send(producer: Any, topic: str, partition: int, lane: Sequence[Batch], places: list[Stored]) -> None:

@@ -35,6 +35,7 @@ OWN_S = 30.0  # until an older owner's transaction has ended
 STORE_S = 12.0  # below TRANSACTION_S, so that we abort before the broker does
 COMMIT_S = 12.0
 ABORT_S = 3.0
+LEAVE_S = 3.0  # for a commit that runs while its owner is closed, as long as it can still be aborted
 VISIBLE_S = 5.0
 OTHERS_S = 0.5  # of VISIBLE_S when another owner's open transaction hides our records
 POLL_S = (0.001, 0.02)
@@ -60,7 +61,7 @@ class KafkaOwner:
         self._turn = asyncio.Lock()
         self._committed: Position | None = None  # by this owner
         self._unusable = ""
-        self._leaving = False
+        self._leaving = self._ending = False
         self._running: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -91,7 +92,10 @@ class KafkaOwner:
         """Let a commit that runs end, or abort it when it is not that far; then stop the producer."""
         self._leaving = True
         if self._running is not None:
-            await asyncio.wait([self._running], timeout=STORE_S + COMMIT_S)
+            await asyncio.wait([self._running], timeout=LEAVE_S)
+            if not self._ending:
+                self._running.cancel()
+            await asyncio.wait([self._running], timeout=COMMIT_S)
         self._unusable = self._unusable or "it is closed"
         self._on_close(self)
         self._discard()
@@ -102,7 +106,7 @@ class KafkaOwner:
         self, records: Sequence[NewRecord], facts: Mapping[str, TopicFacts], position: Position | None
     ) -> None:
         producer, loop = self._producer, asyncio.get_running_loop()
-        began, ending = loop.time(), False
+        began, self._ending = loop.time(), False
         try:
             lanes = pack(records, facts, producer.create_batch)
             async with asyncio.timeout(STORE_S):
@@ -110,16 +114,16 @@ class KafkaOwner:
                 spans = await self._store(lanes, position)
             if self._leaving:
                 raise KafkaError("the owner is being closed")
-            ending = True
+            self._ending = True
             async with asyncio.timeout(COMMIT_S):
                 # Without records and position there is nothing to commit, but it shows whether we are fenced.
                 await (producer.commit_transaction() if lanes or position else producer.abort_transaction())
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # `close` cancels
             self._unusable = "an earlier commit failed"
-            if not ending:
+            if not self._ending:
                 await self._abort()
             self._discard()
-            raise self._error(error, records, ending=ending, took_s=loop.time() - began) from error
+            raise self._error(error, records, loop.time() - began) from error
         self._committed = position or self._committed
         await self._wait_until_visible(facts, spans)
 
@@ -164,7 +168,9 @@ class KafkaOwner:
         if self._stopping is None:
             self._stopping = asyncio.create_task(stop(self._producer))
 
-    def _error(self, error: Exception, records: Sequence[NewRecord], *, ending: bool, took_s: float) -> StoreError:
+    def _error(self, error: BaseException, records: Sequence[NewRecord], took_s: float) -> StoreError:
+        if isinstance(error, asyncio.CancelledError):
+            error = KafkaError("the owner is being closed")
         # A transaction that outlives its timeout is fenced by the broker without any newer owner.
         if isinstance(error, ProducerFenced) and took_s < TRANSACTION_S:
             return Fenced(
@@ -180,7 +186,7 @@ class KafkaOwner:
                 f"{what}: a topic's max.message.bytes was lowered meanwhile: {describe(error)}; nothing of this "
                 "transaction was stored; take a new owner with `own`"
             )
-        outcome = "the result is unknown" if ending else "nothing of this transaction was stored"
+        outcome = "the result is unknown" if self._ending else "nothing of this transaction was stored"
         return self._cluster.error(error, what, f"{outcome}; take a new owner with `own`, whose position tells")
 
     async def _wait_until_visible(

@@ -1,5 +1,6 @@
 """The package installs beside a project that has folders of the same names, and loads no more than it needs."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,7 +18,10 @@ def python(code: str, folder: Path, *arguments: str) -> str:
 
 
 def build_wheel(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
+    # From a copy: building leaves files behind, which a later build would take for the project's.
+    copy = folder / "copy"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "*.db", "tests", "docs", "build"), symlinks=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, copy]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return next(folder.glob("rolloutlog-*.whl"))
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import random
+import socket
 import sys
 import time
 import uuid
@@ -413,7 +414,7 @@ async def test_log_closes_in_time_without_its_broker_and_leaves_no_task(broker: 
     await until(lambda: owner._running is not None and not owner._running.done())
     start = time.monotonic()
     await log.close()
-    assert time.monotonic() - start < kafka_owner.STORE_S + 15.0
+    assert time.monotonic() - start < 20.0
     await asyncio.wait([commit, append])
     assert isinstance(commit.exception(), LogUnavailable)
     assert isinstance(append.exception(), LogUnavailable)
@@ -548,11 +549,10 @@ async def test_open_without_server_names_it_and_why() -> None:
 
 async def test_open_at_a_server_that_never_answers_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_cluster, "OPEN_S", 1.0)
-    server = await asyncio.start_server(lambda reader, writer: asyncio.sleep(DEADLINE_S), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    with pytest.raises(LogUnavailable, match=f"none of the servers 127.0.0.1:{port} answers: no answer in time"):
-        await open_log(f"kafka://127.0.0.1:{port}/p")
-    server.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # connects, and that is all
+        port = server.getsockname()[1]
+        with pytest.raises(LogUnavailable, match=f"none of the servers 127.0.0.1:{port} answers: no answer in time"):
+            await open_log(f"kafka://127.0.0.1:{port}/p")
 
 
 @pytest.mark.parametrize(
