@@ -12,6 +12,8 @@ Not here   what a closed rollout's events come to: consumers.closing; which rewa
            consumers.attribution
 """
 
+from sys import intern
+
 from rolloutlog.consumers.batches import make_batch
 from rolloutlog.consumers.closing import settle
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output
@@ -165,6 +167,9 @@ def _start_again(
 
 
 def _attempt(event: RolloutStarted, header: Header, record: Record) -> Attempt:
+    # One text for all rollouts of a run, a task and a group: with many open ones, copies would weigh.
+    for name in ("run_id", "task_id", "group_id", "split"):
+        event.__dict__[name] = intern(event.__dict__[name])
     attempt = Attempt(event.attempt, event, record.offset, record.offset)
     source = attempt.sources[event.source] = Source(event.source)
     source.add(header.sequence)
@@ -228,7 +233,7 @@ def _rollout_event(state: PartitionState, header: Header, record: Record, output
         )
     )
     if isinstance(event, RewardRecorded):
-        attempt.reward_names.add(event.name)
+        attempt.reward_names |= {event.name}
     elif isinstance(event, RolloutCompleted):
         source.end = header.sequence
         if attempt.completed is None:
@@ -267,7 +272,7 @@ def _take_fault(
     source = attempt.sources.setdefault(header.source, Source(header.source))
     source.add(header.sequence)
     attempt.newest_offset = group.newest_offset = record.offset
-    attempt.faults.append(f"{header.kind} at offset {record.offset} refused: {error.reason}")
+    attempt.faults += (f"{header.kind} at offset {record.offset} refused: {error.reason}",)
     if attempt.completed is not None:
         _close_when_whole(state, group, rollout, record.offset, outputs)
 

@@ -84,8 +84,9 @@ class Attempt:
     sources: dict[str, Source] = field(default_factory=dict)
     records: list[Stored] = field(default_factory=list)
     completed: RolloutCompleted | None = None
-    reward_names: set[str] = field(default_factory=set)
-    faults: list[str] = field(default_factory=list)
+    # Empty ones are shared by all attempts: an open rollout weighs little more than its bytes.
+    reward_names: frozenset[str] = frozenset()
+    faults: tuple[str, ...] = ()
     expired: str | None = None
 
 

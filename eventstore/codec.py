@@ -164,7 +164,7 @@ def decode_event(kind: str, value: bytes | None) -> Event:
         fields[field] = tuple(fields[field])
     event = object.__new__(KINDS[name])
     # Past the frozen __init__: the schema guarantees names and types, and this is the hot path of every consumer.
-    event.__dict__.update(fields)
+    object.__setattr__(event, "__dict__", fields)
     return event
 
 
