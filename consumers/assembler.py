@@ -39,12 +39,14 @@ from rolloutlog.consumers.packing import Packer
 from rolloutlog.consumers.position import Progress, from_position, to_position
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
+from rolloutlog.consumers.waiting import describe_open
 from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRange, StoreError
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, Log, Owner, Reader, Record
 
 APP = "assembler"
 SUCCESSOR_WAIT_S = 5.0
 FETCH_WAIT_S = 0.1
+WAITING_SHOWN = 5  # open groups a partition tells of at its end
 FOLD_SLICE = 200  # records folded before other partitions get a turn
 RETRY_S = (0.5, 30.0)  # first and longest wait after the log was unavailable
 HEALTHY_S = 60.0  # a worker that ran so long begins again with the first wait
@@ -85,11 +87,19 @@ class AssemblerSettings:
 
 @dataclass
 class Summary:
-    """What a run did, counted after commits. `open_rollouts`, `open_groups`: still open at its end."""
+    """What a run did, counted after commits. `open_*`, `waiting`: still open at its end, and what for.
+
+    counts           events and outputs by name
+    rewards          rewards of published rollouts by outcome
+    without_samples  batches without samples by reason
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
+    rewards: Counter[str] = field(default_factory=Counter)
+    without_samples: Counter[str] = field(default_factory=Counter)
     open_rollouts: int = 0
     open_groups: int = 0
+    waiting: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -150,6 +160,7 @@ class Assembler:
             else:
                 self.summary.open_rollouts += worker.state.open_rollouts
                 self.summary.open_groups += len(worker.state.groups)
+                self.summary.waiting += describe_open(worker.state, groups_max=WAITING_SHOWN)
                 return
 
     async def _fenced_out(self, claim: Claim | None, partition: int, error: Fenced) -> None:
@@ -315,8 +326,11 @@ class Worker:
                 counts["batches"] += 1
                 counts["samples"] += len(output.batch.samples)
                 counts["samples_without_reward"] += sum(each.total is None for each in output.batch.samples)
+                if output.batch.reason is not None:
+                    self.summary.without_samples[output.batch.reason] += 1
                 for result in output.batch.rollouts:
                     counts[f"rollouts_{result.status}"] += 1
+                    self.summary.rewards.update(each.outcome for each in result.outcomes)
             elif isinstance(output, DeadLetter):
                 counts["dead_letters"] += 1
                 counts[f"dead_letters_{output.reason}"] += 1

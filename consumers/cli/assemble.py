@@ -3,16 +3,20 @@
 import asyncio
 import logging
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rolloutlog.consumers.assembler import Assembler, Summary
+from rolloutlog.consumers.assembler import WAITING_SHOWN, Assembler, Summary
+from rolloutlog.consumers.attribution import OUTCOMES
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
-from rolloutlog.consumers.cli.options import log_option, run, settings_option
+from rolloutlog.consumers.cli.options import attribution_options, log_option, run, settings_option
 from rolloutlog.eventstore.log import EVENTS, open_log
+
+# Counts of events that left the state as it was: docs/log.md says what each means.
+WITHOUT_EFFECT = ("duplicate", "conflict", "late", "superseded", "orphan", "surplus_events", "group_reused",
+                  "stale_resend", "stale_decision", "after_end", "closed_before")  # fmt: skip
 
 logger = logging.getLogger("rolloutlog.assembler")
 
@@ -26,9 +30,7 @@ logger = logging.getLogger("rolloutlog.assembler")
 @click.option("--splits", help="Splits that yield samples, with commas. Default: train.")
 @click.option("--on-incomplete", help="Rollouts with a refused event: drop (default) or keep.")
 @click.option("--on-history-lost", help="When retention removed needed events: fail (default) or skip.")
-@click.option("--policy", "attribution_policy", help="How a reward without target finds its call. Default: enclosing.")
-@click.option("--final", "attribution_final", help="Calls that final rewards reach. Default: last_call.")
-@click.option("--agent", "attribution_agent", help="Regular expression: train only calls of matching agents.")
+@attribution_options
 def assemble(settings: Path | None, until_end: bool, **flags: Any) -> None:
     """Fold events, attribute rewards and publish training batches, exactly once.
 
@@ -59,13 +61,18 @@ def _trace(partition: int, step: str) -> None:
 def _print(summary: Summary) -> None:
     counts = summary.counts
     ends = ", ".join(f"{value} {name[9:]}" for name, value in sorted(counts.items()) if name.startswith("rollouts_"))
+    rewards = ", ".join(f"{summary.rewards[name]} {name}" for name in OUTCOMES if summary.rewards[name])
     click.echo(
         f"{counts['batches']} batches, {counts['samples']} samples ({counts['samples_without_reward']} without "
         f"reward), {counts['dead_letters']} dead letters; rollouts: {ends or 'none closed'}, "
-        f"{summary.open_rollouts} still open in {summary.open_groups} groups"
+        f"{summary.open_rollouts} still open in {summary.open_groups} groups; rewards: {rewards or 'none'}"
     )
-    named = ("duplicate", "conflict", "late", "superseded", "orphan", "surplus_events", "group_reused",
-             "stale_resend", "stale_decision", "after_end")  # fmt: skip
-    others = ", ".join(f"{counts[name]} {name}" for name in named if counts[name])
+    for reason, count in sorted(summary.without_samples.items()):
+        click.echo(f"{count} batches without samples: {reason}", err=True)
+    for line in summary.waiting[:WAITING_SHOWN]:
+        click.echo(f"open: {line}", err=True)
+    if summary.open_groups > WAITING_SHOWN:
+        click.echo(f"open: and {summary.open_groups - WAITING_SHOWN} more groups", err=True)
+    others = ", ".join(f"{counts[name]} {name}" for name in WITHOUT_EFFECT if counts[name])
     if others:
-        click.echo(f"events that changed nothing: {others}", file=sys.stderr)
+        click.echo(f"events that changed nothing: {others}", err=True)

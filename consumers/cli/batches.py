@@ -1,14 +1,15 @@
 """`rolloutlog batches`: look at what was published."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from rolloutlog.consumers.batches import Batch, decode_part, join_parts
+from rolloutlog.consumers.batches import Batch, RolloutResult, decode_part, join_parts
 from rolloutlog.consumers.cli.configuration import load, parse_partitions
 from rolloutlog.consumers.cli.options import log_option, run, settings_option
 from rolloutlog.consumers.samples import Sample
@@ -28,16 +29,26 @@ def batches() -> None:
 def dump(settings: Path | None, **flags: Any) -> None:
     """Print every sample as one JSON line, in the order partition, offset, rollout, turn."""
     configuration = load(settings, flags)
-    run(_dump(configuration.url(), configuration.partitions))
+    run(_print(configuration.url(), configuration.partitions, sample_lines))
 
 
-async def _dump(url: str, which: str) -> None:
+@batches.command()
+@log_option
+@settings_option
+@click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
+def rollouts(settings: Path | None, **flags: Any) -> None:
+    """Print every rollout of the batches as one JSON line: how it ended and why, and all of its rewards."""
+    configuration = load(settings, flags)
+    run(_print(configuration.url(), configuration.partitions, rollout_lines))
+
+
+async def _print(url: str, which: str, lines: Callable[[Batch], Iterator[dict[str, Any]]]) -> None:
     log = await open_log(url)
     try:
         for partition in parse_partitions(which, await log.partitions(BATCHES)):
             async for batch in read_batches(log, partition):
-                for line in sample_lines(batch):
-                    click.echo(json.dumps(line, ensure_ascii=False, allow_nan=False))
+                for line in lines(batch):
+                    click.echo(json.dumps(line, allow_nan=False))
     finally:
         await log.close()
 
@@ -90,18 +101,46 @@ def sample_lines(batch: Batch) -> Iterator[dict[str, Any]]:
             "reward_token_index": np.frombuffer(sample.reward_token_index, "<i4").tolist(),
             "reward_token_value": np.frombuffer(sample.reward_token_value, "<f8").tolist(),
             "extra_info": json.loads(sample.extra_info or b"{}"),
-            "outcomes": {
-                each.reward_id: {
-                    "name": each.name,
-                    "value": each.value,
-                    "outcome": each.outcome,
-                    "rule": each.rule,
-                    "calls": list(each.calls),
-                    "found": list(each.found),
-                }
-                for each in rollout.outcomes
-            },
+            "outcomes": _outcomes(rollout),
         }
+
+
+def rollout_lines(batch: Batch) -> Iterator[dict[str, Any]]:
+    """One mapping a rollout, samples or not: its final state and reason, and what became of its rewards."""
+    sample_counts = Counter(sample.rollout_index for sample in batch.samples)
+    for index, rollout in enumerate(batch.rollouts):
+        yield {
+            "rollout_id": rollout.rollout_id,
+            "attempt": rollout.attempt,
+            "batch_id": batch.batch_id,
+            "group_id": batch.group_id,
+            "task_id": rollout.task_id,
+            "split": rollout.split,
+            "status": rollout.status,
+            "reason": rollout.reason,
+            "error": rollout.error,
+            "policy_version": rollout.policy_version,
+            "turn_count": rollout.turn_count,
+            "sample_count": sample_counts[index],
+            "final": rollout.final,
+            "metadata": json.loads(rollout.metadata or b"{}"),
+            "extra_info_refused": list(rollout.extra_info_refused),
+            "outcomes": _outcomes(rollout),
+        }
+
+
+def _outcomes(rollout: RolloutResult) -> dict[str, Any]:
+    return {
+        each.reward_id: {
+            "name": each.name,
+            "value": each.value,
+            "outcome": each.outcome,
+            "rule": each.rule,
+            "calls": list(each.calls),
+            "found": list(each.found),
+        }
+        for each in rollout.outcomes
+    }
 
 
 def _policy_version(sample: Sample, start: int | None) -> int | None:

@@ -22,7 +22,7 @@ ATTRIBUTION = "attribution"
 
 
 def _split(value: object) -> object:
-    return [part for part in value.replace(" ", "").split(",") if part] if isinstance(value, str) else value
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class Configuration(BaseModel):
@@ -107,9 +107,14 @@ def load(file: Path | None, flags: Mapping[str, Any], *, environment: Mapping[st
     try:
         return Configuration(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise InvalidSettings(f"setting {name}: {first['msg']}, got {first['input']!r}") from error
+        raise InvalidSettings(_message(error.errors()[0])) from error
+
+
+def _message(error: Any) -> str:
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"setting {name}: unknown; expected one of {', '.join(Configuration.model_fields)}"
+    return f"setting {name}: {error['msg'].replace('Input should be', 'expected', 1)}, got {error['input']!r}"
 
 
 def parse_partitions(text: str, count: int) -> list[int]:

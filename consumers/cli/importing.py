@@ -50,7 +50,9 @@ def import_group() -> None:
 def messages(file: Path, settings: Path | None, log: str | None) -> None:
     """Import chat trajectories in OpenAI message form, one JSON object a line.
 
-    Each line has task_id, trial, reward, and messages or traj. One line is one rollout, lines of one task one group.
+    Each line has task_id, messages or traj, and may have trial and reward. One line is one rollout, lines of one task
+    one group. Token ids are the UTF-8 bytes of the text, in ChatML form: for looking at rewards and batches, not for
+    training a model.
     An embedded log is created when it is missing. Exit code 1: some lines were refused, the rest is imported.
     """
     url = load(settings, {"log": log}).url()

@@ -14,7 +14,13 @@ from typing import Any
 import click
 
 from rolloutlog import __version__
-from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, LogUnavailable, StoreError
+from rolloutlog.eventstore.errors import (
+    InvalidSettings,
+    LogMissing,
+    LogUnavailable,
+    PartitionCountChanged,
+    StoreError,
+)
 
 EXIT_DIFFERENT, EXIT_USAGE, EXIT_LOG, EXIT_FENCED, EXIT_STOPPED = 1, 2, 3, 4, 5
 
@@ -94,7 +100,7 @@ def exit_code(error: StoreError) -> int:
     name = type(error).__name__
     if name in ("Fenced", "FencedOut"):
         return EXIT_FENCED
-    if isinstance(error, InvalidSettings):
+    if isinstance(error, InvalidSettings | PartitionCountChanged):
         return EXIT_USAGE
     if isinstance(error, LogMissing | LogUnavailable):
         return EXIT_LOG

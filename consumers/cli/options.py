@@ -25,6 +25,26 @@ def settings_option(command: Command) -> Command:
     )(command)
 
 
+ATTRIBUTION_HELP = {
+    "policy": "How a reward without target finds its call. Default: enclosing.",
+    "final": "Calls that final rewards reach. Default: last_call.",
+    "reduce": "Several rewards of one name on one call. Default: sum.",
+    "link-subtree": "What a target that is no call means. Default: last.",
+    "agent": "Train only calls whose agent matches this regular expression.",
+    "operation": "Train only calls within a matching operation.",
+    "model": "Train only calls of matching models.",
+    "exclude-agent": "Train no calls of matching agents.",
+    "exclude-operation": "Train no calls within a matching operation.",
+}
+
+
+def attribution_options(command: Command) -> Command:
+    """A flag for every attribution setting but weights, passed on as `attribution_{name}`."""
+    for name, text in reversed(ATTRIBUTION_HELP.items()):
+        command = click.option(f"--{name}", f"attribution_{name.replace('-', '_')}", help=text)(command)
+    return command
+
+
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a command's asynchronous part."""
     return asyncio.run(work)

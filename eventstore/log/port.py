@@ -15,13 +15,15 @@ Not here  what a record means: eventstore.codec; which records to write: consume
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import ascii_letters, digits
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from rolloutlog.eventstore.errors import InvalidSettings
 
 EVENTS, BATCHES, DEAD_LETTERS, ACKS, META, REWARDS = "events", "batches", "dead-letters", "acks", "meta", "rewards"
 
-NONE_OFFSET = -1
+NONE_OFFSET = -1  # Kafka's way of saying that nothing was committed
+PREFIX_CHARACTERS = frozenset(ascii_letters + digits + "._-")  # what a Kafka topic's name may hold
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -180,31 +182,40 @@ class LogUrl:
 
 
 def parse_url(url: str) -> LogUrl:
-    """Parse a log URL. Raises InvalidSettings naming what is expected."""
+    """Parse a log URL. Raises InvalidSettings naming what is expected; its text shows no option and no user part."""
     expected = "expected sqlite:///relative.db, sqlite:////absolute.db or kafka://host:port[,host:port]/prefix"
+    shown = repr(_without_secrets(url))
     scheme, separator, rest = url.partition("://")
     rest, _, query = rest.partition("?")
     options = {}
     for pair in filter(None, query.split("&")):
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise InvalidSettings(f"log URL {url!r}: {expected}; got option {pair!r} without a value")
+            raise InvalidSettings(f"log URL {shown}: {expected}; got option {name!r} without {'a value' if name else 'a name'}")
         options[name] = value
     if separator and scheme == "sqlite":
         if not rest.startswith("/") or len(rest) < 2:
-            raise InvalidSettings(f"log URL {url!r}: {expected}; got no file path")
+            raise InvalidSettings(f"log URL {shown}: {expected}; got no file path")
         return LogUrl("sqlite", path=rest[1:], options=options)
     if separator and scheme == "kafka":
         hosts, _, prefix = rest.partition("/")
         servers = tuple(filter(None, hosts.split(",")))
         if not servers or not all(_is_host_port(server) for server in servers):
-            raise InvalidSettings(f"log URL {url!r}: {expected}; got servers {hosts!r}")
-        if not prefix or not all(c.isalnum() or c in "._-" for c in prefix):
-            raise InvalidSettings(f"log URL {url!r}: {expected}; got prefix {prefix!r} (letters, digits, . _ - only)")
+            raise InvalidSettings(f"log URL {shown}: {expected}; got servers {hosts.rpartition('@')[2]!r}")
+        if not prefix or not all(c in PREFIX_CHARACTERS for c in prefix):
+            raise InvalidSettings(f"log URL {shown}: {expected}; got prefix {prefix!r} (letters, digits, . _ - only)")
         return LogUrl("kafka", servers=servers, prefix=prefix, options=options)
-    raise InvalidSettings(f"log URL {url!r}: {expected}")
+    raise InvalidSettings(f"log URL {shown}: {expected}")
+
+
+def _without_secrets(url: str) -> str:
+    """The URL as it may be shown: a password has no place in it, but may have been put there."""
+    plain, query, _ = url.partition("?")
+    scheme, separator, rest = plain.partition("://")
+    user, at, hosts = rest.rpartition("@")
+    return f"{scheme}{separator}{'...@' if at and user else at}{hosts}{'?...' if query else ''}"
 
 
 def _is_host_port(server: str) -> bool:
     host, _, port = server.rpartition(":")
-    return bool(host) and port.isdigit() and 0 < int(port) < 65536
+    return bool(host) and "@" not in host and port.isdigit() and 0 < int(port) < 65536

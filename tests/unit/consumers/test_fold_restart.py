@@ -137,7 +137,13 @@ def test_fold_below_the_position_read_decodes_no_span(monkeypatch: pytest.Monkey
     partition = Partition(emit_from=9)
     partition.add(started("a", group_size=2), call("c", 1, "a"), completed(2, "a"))
     partition.add(started("b", group_size=2), completed(1, "b"))
-    assert partition.state.counts["groups_closed"] == 1
+    assert partition.state.groups == {}
+
+
+def test_fold_below_the_position_read_counts_nothing():
+    partition = Partition(emit_from=9)
+    partition.add(started("a"), completed(1, "a"), completed(1, "a"))
+    assert not partition.state.counts
 
 
 def test_fold_decodes_each_rollout_once(monkeypatch: pytest.MonkeyPatch):
