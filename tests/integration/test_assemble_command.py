@@ -50,7 +50,8 @@ def test_assemble_until_end_publishes_whole_groups_and_counts_open_rollouts(stor
     store.append([*whole_group("whole", rollouts=2), *half])
     command = _run(store, "--partitions", "all")
     assert command.stdout == (
-        "1 batches, 2 samples (0 without reward), 0 dead letters; rollouts: 2 emitted, 1 still open in 1 groups\n"
+        "1 batches, 2 samples (0 without reward), 0 dead letters; rollouts: 2 emitted, 1 still open in 1 groups; "
+        "rewards: 2 final\n"
     )
     position = store.position(0)
     assert position is not None
@@ -61,7 +62,8 @@ def test_assemble_until_end_publishes_whole_groups_and_counts_open_rollouts(stor
 def test_assemble_of_an_empty_log_commits_and_exits_0(store: Store) -> None:
     command = _run(store)
     assert command.stdout == (
-        "0 batches, 0 samples (0 without reward), 0 dead letters; rollouts: none closed, 0 still open in 0 groups\n"
+        "0 batches, 0 samples (0 without reward), 0 dead letters; rollouts: none closed, 0 still open in 0 groups; "
+        "rewards: none\n"
     )
     assert [store.position(partition) is not None for partition in range(store.partitions)] == [True] * 4
 
