@@ -256,12 +256,30 @@ def check_id(value: Any, field: str) -> None:
     _id(value, field)
 
 
+def check_integer(value: Any, field: str, low: int, high: int) -> None:
+    """Check that a value is an int (no bool, no numpy integer) from `low` to `high`."""
+    _integer(value, field, low, high)
+
+
+def check_text(value: Any, field: str) -> None:
+    """Check that a value is text of at most ID_CHARACTERS_MAX characters that UTF-8 can hold, or None."""
+    _optional_text(value, field)
+
+
+def plain_integer(value: Any) -> Any:
+    """A numpy integer as an int, anything else as it is: hosts take counts and versions from arrays."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def refused(expected: str, got: Any, field: str, reason: str | None = None, *, quote: bool = True) -> InvalidEvent:
     """An InvalidEvent whose text says what was expected and what came at `field`.
 
     got  a value, written as Python does; a phrase with blanks, or anything without `quote`, is written as it is
     """
-    text = repr(got) if quote and not (isinstance(got, str) and " " in got) else str(got)
+    try:
+        text = repr(got) if quote and not (isinstance(got, str) and " " in got) else str(got)
+    except Exception:  # a value whose text fails must not hide the refusal
+        text = f"a {type(got).__name__}"
     if len(text) > 80:
         text = text[:77] + "..."
     return InvalidEvent(f"expected {expected}, got {text} at $.{field}", reason=reason or field, field=f"$.{field}")

@@ -10,11 +10,12 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
-from threading import Lock
+from threading import RLock
 
 from rolloutlog.eventstore.codec import HEADER, RESEND, Header
 from rolloutlog.eventstore.errors import BufferFull, StoreError
 from rolloutlog.eventstore.log.port import EVENTS, NewRecord
+from rolloutlog.eventstore.reentry import refuse_reentry
 from rolloutlog.eventstore.scope import NotOpen
 
 ENTRY_OVERHEAD_BYTES = 512  # of an entry beside its value: header, key, objects
@@ -34,6 +35,9 @@ class Entry:
         self.size_bytes = len(value) + ENTRY_OVERHEAD_BYTES
         self.queued = False
 
+    def __str__(self) -> str:
+        return f"{self.header.kind} of {_rollout(self)}, attempt {self.header.attempt},"
+
     def mark_resend(self) -> None:
         """From now on it says that it may already be stored."""
         if not self.header.resend:
@@ -52,7 +56,7 @@ class Outbox:
         self.trouble = ""
         self._memory_bytes_max = memory_bytes_max
         self._on_put = on_put
-        self._lock = Lock()
+        self._lock = RLock()
         self._queue: deque[Entry] = deque()
         self._in_flight: list[Entry] = []
         self._size_bytes = 0
@@ -81,15 +85,16 @@ class Outbox:
         """Queue an event. Raises BufferFull or NotOpen; the event is then not queued."""
         if os.getpid() != self._pid:  # before the lock, which the fork may have copied while it was held
             raise NotOpen(
-                f"{_name(entry)} not recorded: this process was forked from the one that opened the publisher "
+                f"{entry} not recorded: this process was forked from the one that opened the publisher "
                 f"(process {self._pid}), and has no connection of its own; open a publisher after the fork"
             )
+        refuse_reentry(self._lock, entry)
         with self._lock:
             if self._closed:
-                raise NotOpen(f"{_name(entry)} not recorded: {self._closed}")
+                raise NotOpen(f"{entry} not recorded: {self._closed}")
             if self._size_bytes + entry.size_bytes > self._memory_bytes_max:
                 raise BufferFull(
-                    f"{_name(entry)} not recorded: expected at most {self._memory_bytes_max} bytes of events that wait "
+                    f"{entry} not recorded: expected at most {self._memory_bytes_max} bytes of events that wait "
                     f"for the log, got {self._size_bytes} bytes in {self._put_count - self._done_count} events and "
                     f"{entry.size_bytes} more; {self.trouble or 'the log is slower than this host'}"
                 )
@@ -128,6 +133,10 @@ class Outbox:
             for rollout, count in Counter(map(_rollout, batch)).items():
                 self._refused.append((rollout, count, error))
 
+    def refuse_reentry(self, what: str) -> None:
+        """Raise NotOpen when the code that runs now interrupted a `put` in this thread: the sender waits for it."""
+        refuse_reentry(self._lock, what)
+
     def close(self, why: str) -> None:
         """Refuse what is put from now on."""
         with self._lock:
@@ -158,10 +167,6 @@ class Outbox:
 
 def _rollout(entry: Entry) -> str:
     return f"rollout {entry.header.rollout_id}" if entry.header.rollout_id else entry.header.kind
-
-
-def _name(entry: Entry) -> str:
-    return f"{entry.header.kind} of {_rollout(entry)}, attempt {entry.header.attempt},"
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -18,45 +18,41 @@ Not here  the buffer: eventstore.outbox; sending: eventstore.sender; recording: 
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
+from rolloutlog.eventstore.checks import check_id, plain_integer, refused, say_where
 from rolloutlog.eventstore.clock import HostClock, TimeNs
+from rolloutlog.eventstore.connection import Opener, connect, partitions_of, settings_of, url_of
 from rolloutlog.eventstore.errors import (
     InvalidEvent,
     InvalidSettings,
-    LogMissing,
     LogUnavailable,
     NotStored,
     StoreError,
 )
-from rolloutlog.eventstore.events import REQUESTED, GroupClosed
-from rolloutlog.eventstore.group import Group
+from rolloutlog.eventstore.events import REQUESTED, GroupClosed, RolloutStarted
+from rolloutlog.eventstore.group import Group, GroupCount
 from rolloutlog.eventstore.json_text import json_object
-from rolloutlog.eventstore.log import EVENTS, Log, open_log, parse_url
-from rolloutlog.eventstore.meta import Run, read_run
+from rolloutlog.eventstore.log import Log
+from rolloutlog.eventstore.meta import Run
 from rolloutlog.eventstore.outbox import Outbox
 from rolloutlog.eventstore.partitioner import partition_of
+from rolloutlog.eventstore.reentry import refuse_reentry
 from rolloutlog.eventstore.rollout import Rollout
 from rolloutlog.eventstore.settings import PublisherSettings
 from rolloutlog.eventstore.source import Source, new_id, new_source
-from rolloutlog.eventstore.topics import check_partitions, create_topics
 
 if TYPE_CHECKING:
     # They load asyncio, which an import of the package need not wait for.
     from rolloutlog.eventstore.client import ClientThread
     from rolloutlog.eventstore.sender import Sender
 
-LOG_VARIABLE = "ROLLOUTLOG_LOG"
 STOP_S = 5.0  # for closing the log's client, after everything is stored or given up
-
-Opener = Callable[[str, bool], Awaitable[Log]]
 
 _logger = logging.getLogger(__name__)
 
@@ -81,7 +77,8 @@ class EventPublisher:
         self._sender: Sender = client.submit(_make(Sender, log, self._outbox, clock, settings)).result()
         self._sending = client.submit(self._sender.run())
         self._sending.add_done_callback(_log_crash)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._group_count = GroupCount()
         self._own = Source(
             self._outbox,
             rollout_id="",
@@ -110,24 +107,18 @@ class EventPublisher:
 
         url         None = environment ROLLOUTLOG_LOG
         create      make file, topics and run of an embedded log where they are missing, with this many `partitions`
+                    (None = 4 in a new log)
         opener      makes the log of (url, create) instead of `open_log`; called in the client's event loop
         Raises      LogMissing, LogUnavailable, PartitionCountChanged, InvalidSettings
         """
         from rolloutlog.eventstore.client import ClientThread
 
-        url = url or os.environ.get(LOG_VARIABLE)
-        if not url:
-            raise InvalidSettings(
-                f"no log: expected a URL, or one in the environment variable {LOG_VARIABLE}, got none"
-            )
-        if create and parse_url(url).scheme != "sqlite":
-            raise InvalidSettings(
-                f"log {url}: `create` is for embedded logs; make Kafka topics with `rolloutlog topics create`"
-            )
-        settings = settings or PublisherSettings()
+        url = url_of(url, create=create)
+        partitions = partitions_of(partitions)
+        settings = settings_of(settings)
         client = ClientThread("rolloutlog-publisher")
         try:
-            connecting = client.submit(_connect(url, create, partitions, opener or _open))
+            connecting = client.submit(connect(url, create=create, partitions=partitions, opener=opener))
             try:
                 log, run = connecting.result(settings.open_deadline_s)
             except FutureTimeout as error:
@@ -151,11 +142,23 @@ class EventPublisher:
         return self._outbox.size_bytes
 
     def group(self, task_id: str, size: int | None = None) -> Group:
-        """A fresh group for rollouts of one task; `size` None = open until `close_group`."""
+        """A fresh group for rollouts of one task; `size` None = open until `close_group`.
+
+        Raises InvalidEvent naming the argument. Nothing is published: the first rollout's start announces the group.
+        """
         return Group(new_id(), task_id, size)
 
     def close_group(self, group: Group) -> None:
-        """Close a group: rollouts that are still open then end as expired. Needed for open groups alone."""
+        """Close a group: rollouts that are still open then end as expired, and later ones are refused.
+
+        Needed for open groups, and for groups whose rollouts will not all come, such as after a host died: without it
+        they stay open. A group that has its announced size closes by itself.
+        """
+        if not isinstance(group, Group):
+            error = refused("a Group, as `events.group(...)` gives", group, "group")
+            error.args = (f"close_group refused: {error}",)
+            raise error
+        refuse_reentry(self._lock, f"close_group of {group.group_id}")
         with self._lock:
             fields = {"group_id": group.group_id, "reason": REQUESTED, "as_of": None}
             event = self._own.make(GroupClosed, self._clock.now_ns(), fields)
@@ -177,9 +180,10 @@ class EventPublisher:
         source: str | None = None,
         clock: TimeNs | None = None,
     ) -> Rollout:
-        """One attempt at a task. Use it as a block; nothing is published before.
+        """One attempt at a task. Use it as a block, which publishes its start when it is entered, and its end when it
+        is left. Used without, its start is published by the first use, and its end by `finish` alone.
 
-        task_id          None = the group's
+        task_id          None = the group's; give it or `group`
         group            None = a group of one, named after the rollout
         rollout_id       None = random; give it again for a further attempt
         split            "train", "val" or "test"
@@ -187,26 +191,24 @@ class EventPublisher:
         awaited_rewards  names of rewards that must be recorded before the rollout closes
         source, clock    for imports, which repeat identities and times: `main.{16 hex digits}`, and UTC nanoseconds as
                          they are to stand in the events
+        Raises           InvalidEvent naming the argument
         """
+        attempt = plain_integer(attempt)
         if rollout_id is None:
             rollout_id = new_id()
-        if group is None:
-            group = Group(rollout_id, task_id or "", 1)
-        elif task_id not in (None, group.task_id):
-            raise InvalidEvent(
-                f"rollout {rollout_id} refused: expected the group's task {group.task_id!r}, got {task_id!r} "
-                "at $.task_id",
-                reason="task_id",
-                field="$.task_id",
-            )
+        try:
+            group = _group_of(rollout_id, task_id, group)
+        except InvalidEvent as error:
+            say_where(error, RolloutStarted.record, rollout_id, attempt)
+            raise
         start = {
             "run_id": self.run_id,
             "task_id": group.task_id,
             "group_id": group.group_id,
             "group_size": group.size,
             "split": split,
-            "attempts_max": attempts_max,
-            "policy_version": int(policy_version) if isinstance(policy_version, np.integer) else policy_version,
+            "attempts_max": plain_integer(attempts_max),
+            "policy_version": plain_integer(policy_version),
             "metadata": json_object(metadata, "metadata"),
         }
         own = Source(
@@ -223,6 +225,7 @@ class EventPublisher:
             clock=clock or self._clock.for_rollout(),
             start=start,
             awaited_rewards=awaited_rewards,
+            group_count=self._group_count,
         )
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -258,13 +261,18 @@ class EventPublisher:
         self._tell_once(lost)
 
     def _flush(self, timeout_s: float | None) -> "Future[None]":
-        return self._client.submit(self._sender.flush(self._outbox.put_count, self._seconds(timeout_s)))
+        seconds = self._seconds(timeout_s)
+        self._outbox.refuse_reentry("flush")
+        return self._client.submit(self._sender.flush(self._outbox.put_count, seconds))
 
     def _close(self, timeout_s: float | None) -> "Future[StoreError | None]":
+        seconds = self._seconds(timeout_s)
+        self._outbox.refuse_reentry("close")
+        refuse_reentry(self._lock, "close")
         with self._lock:
             if self._closing is None:
                 self._outbox.close("the publisher is closed")
-                self._closing = self._client.submit(self._shut(self._seconds(timeout_s)))
+                self._closing = self._client.submit(self._shut(seconds))
             return self._closing
 
     async def _shut(self, timeout_s: float) -> StoreError | None:
@@ -293,7 +301,11 @@ class EventPublisher:
             raise lost
 
     def _seconds(self, timeout_s: float | None) -> float:
-        return self.settings.close_deadline_s if timeout_s is None else timeout_s
+        if timeout_s is None:
+            return self.settings.close_deadline_s
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+            raise InvalidSettings(f"timeout_s: expected seconds from 0 on, got {timeout_s!r}")
+        return timeout_s
 
     def _wake(self) -> None:
         self._client.call_soon(self._sender.wake)
@@ -321,21 +333,19 @@ class EventPublisher:
             _raise_or_note(lost, error)
 
 
-async def _connect(url: str, create: bool, partitions: int | None, opener: Opener) -> tuple[Log, Run]:
-    log = await opener(url, create)
-    try:
-        run = await create_topics(log, partitions=partitions) if create else await read_run(log)
-        if run is None:
-            raise LogMissing(f"log {url}: its topics hold no run yet; create it with `rolloutlog topics create`")
-        check_partitions(run, await log.partitions(EVENTS), url)
-        return log, run
-    except BaseException:
-        await log.close()
-        raise
-
-
-async def _open(url: str, create: bool) -> Log:
-    return await open_log(url, create=create)
+def _group_of(rollout_id: str, task_id: str | None, group: Group | None) -> Group:
+    """The group of a rollout, by the arguments of `EventPublisher.rollout`. Raises InvalidEvent naming one of them."""
+    check_id(rollout_id, "rollout_id")
+    if group is None:
+        if task_id is None:
+            raise refused("a task_id or a group", "neither", "task_id", quote=False)
+        check_id(task_id, "task_id")
+        return Group(rollout_id, task_id, 1)
+    if not isinstance(group, Group):
+        raise refused("a Group, as `events.group(...)` gives, or none", group, "group")
+    if task_id not in (None, group.task_id):
+        raise refused(f"the group's task {group.task_id!r}", repr(task_id), "task_id", quote=False)
+    return group
 
 
 async def _make(kind: type["Sender"], *arguments: Any) -> "Sender":

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from rolloutlog.eventstore.errors import InvalidEvent
 
 SCOPES = ("step", "rollout")
@@ -39,13 +41,21 @@ def _check_value(value: Any) -> None:
         return
     # bool is a number to Python; True as a reward is a scorer's mistake that 1.0 would hide
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise _refused("a finite number or null", value, "value", hint="; convert it with float() if it is one")
+        raise _refused("a finite number or null", value, "value", hint=_value_hint(value))
     try:
         finite = math.isfinite(value)
     except OverflowError:  # an integer that no float holds
         finite = False
     if not finite:
         raise _refused("a finite number or null", value, "value")
+
+
+def _value_hint(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "; use 1.0 or 0.0"
+    if hasattr(value, "item"):
+        return "; take the number out of it with `.item()`"
+    return "; convert it with float() if it is one"
 
 
 def _check_target(scope: str, target: Any) -> None:

@@ -5,22 +5,23 @@ events come from one source, numbered from 0 without gaps. Parents and the last 
 variables (eventstore.scope).
 
 start     published when the block is entered, or by the first use
-end       published by `finish`, or when the block is left; an exception ends it as failed and goes on. Spans that are
-          still open end with it, since nothing may follow
+end       published by `finish`, or when the block is left: then as completed, without a final reward. An exception ends
+          it as failed and goes on. Spans that are still open end with it, since nothing may follow
+interrupts  what a signal handler or a finalizer records in the middle of recording is refused (eventstore.reentry)
 Not here  blocks within a rollout: eventstore.spans; numbering: eventstore.source
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from threading import Lock
+from threading import RLock
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 import numpy as np
 
 from rolloutlog.eventstore import scope as _scope
-from rolloutlog.eventstore.checks import say_where
+from rolloutlog.eventstore.checks import refused, say_where
 from rolloutlog.eventstore.conversation import Conversation
 from rolloutlog.eventstore.errors import InvalidEvent, StoreError
 from rolloutlog.eventstore.events import (
@@ -35,9 +36,10 @@ from rolloutlog.eventstore.events import (
     Target,
 )
 from rolloutlog.eventstore.extra_info import encode_extra_info, reserved_collisions
-from rolloutlog.eventstore.group import Group
+from rolloutlog.eventstore.group import Group, GroupCount
 from rolloutlog.eventstore.partitioner import partition_of
 from rolloutlog.eventstore.recording import PolicyVersion, Recording
+from rolloutlog.eventstore.reentry import refuse_reentry
 from rolloutlog.eventstore.rewards import REWARD_NAME, check_reward
 from rolloutlog.eventstore.scope import NotOpen
 from rolloutlog.eventstore.source import Source
@@ -51,6 +53,9 @@ RewardValue = float | int | np.floating[Any] | np.integer[Any] | None
 class Rollout:
     """One attempt at a task. Made by `EventPublisher.rollout`; works with `with` and `async with`.
 
+    Leaving its block without `finish` completes it, without a final reward. Used without its block, its start is
+    published by the first use, and only `finish` ends it: without that it stays open.
+
     rollout_id, attempt, task_id, group, source  as in its events
     """
 
@@ -63,6 +68,7 @@ class Rollout:
         clock: Callable[[], int],
         start: Mapping[str, Any],
         awaited_rewards: Iterable[str],
+        group_count: GroupCount,
     ) -> None:
         self.rollout_id = source.rollout_id
         self.attempt = source.attempt
@@ -72,8 +78,11 @@ class Rollout:
         self._source = source
         self._clock = clock
         self._start = start
-        self._awaited_rewards = awaited_rewards if isinstance(awaited_rewards, str) else tuple(awaited_rewards)
-        self._lock = Lock()
+        self._group_count = group_count
+        # A text is iterable too; what is none is refused below, by name.
+        listed = isinstance(awaited_rewards, Iterable) and not isinstance(awaited_rewards, str | bytes)
+        self._awaited_rewards = tuple(awaited_rewards) if listed else awaited_rewards
+        self._lock = RLock()
         self._conversation = Conversation()
         self._blocks: dict[str, SpanBlock] = {}
         self._given_ids: set[str] = set()
@@ -131,7 +140,7 @@ class Rollout:
 
         value       a finite number, or None = the scorer gave no verdict
         target      what a step reward is for: one of span_id, response_id, operation → its value; None = found by the
-                    attribution policy from the enclosing span and the last call seen here
+                    attribution policy from the enclosing span and the last call seen here, within the same agent
         extra_info  the scorer's further values; names of batch columns are reserved
         supersedes  the id of an earlier reward that this one replaces
         scope       "step", or "rollout" for an outcome of the whole rollout
@@ -146,6 +155,7 @@ class Rollout:
             "parent_id": _scope.enclosing_span(self),
             "after_call": _scope.last_call(self),
         }
+        refuse_reentry(self._lock, f"reward {name!r}")
         with self._lock:
             self._require_open("reward")
             self._publish_start()
@@ -161,10 +171,13 @@ class Rollout:
     ) -> None:
         """End the rollout. Blocks still open end with it; nothing can be recorded after.
 
-        reward  its outcome: a number, or name → number for several; None publishes none
+        reward  its outcome: a number, or name → number for several; None publishes none. On a failed rollout it is
+                recorded and never trained on
         status  "completed" or "failed"; failed work is a status, never a reward of 0
-        error   of a failed rollout
+        error   of a failed rollout: text or an exception
+        Raises  InvalidEvent naming the field, and the reward; nothing is then published, and it can be called again
         """
+        self._check_error(status, error)
         named = reward if isinstance(reward, Mapping) else {REWARD_NAME: reward} if reward is not None else {}
         rewards = [self._reward_fields(value, name, None, None, ROLLOUT) for name, value in named.items()]
         end = {
@@ -172,6 +185,7 @@ class Rollout:
             "error": None if error is None else describe(error),
             "awaited_rewards": self._awaited_rewards,
         }
+        refuse_reentry(self._lock, "finish")
         with self._lock:
             self._require_open("finish")
             self._source.make(RolloutCompleted, 0, end)
@@ -187,6 +201,7 @@ class Rollout:
 
     def enter_block(self, block: SpanBlock) -> None:
         """Called by a block that is entered."""
+        refuse_reentry(self._lock, f"block {block.name!r}")
         with self._lock:
             self._require_open(f"block {block.name!r}")
             self._publish_start()
@@ -202,12 +217,13 @@ class Rollout:
             if block.given_id:
                 self._given_ids.add(block.span_id)
             self._blocks[block.span_id] = block
-        _scope.enter(self, block.span_id)
+        _scope.enter(self, block.span_id, is_agent=block.kind == "agent")
 
     def leave_block(self, block: SpanBlock, failure: BaseException | None) -> None:
         """Called by a block that is left, with the exception that leaves it."""
         _scope.leave(self, block.span_id)
         try:
+            refuse_reentry(self._lock, f"end of block {block.name!r}")
             with self._lock:
                 if block.ended:
                     return
@@ -223,6 +239,7 @@ class Rollout:
 
     def check_recording(self, block: CallBlock, recording: Recording) -> None:
         """Called by a call that records: check it as it will be published."""
+        refuse_reentry(self._lock, f"record in {block.name!r}")
         with self._lock:
             self._require_open(f"record in {block.name!r}")
             fields = {"span_id": block.span_id, "name": block.name, "kind": block.kind, "start_ns": 0, "end_ns": 0}
@@ -253,6 +270,7 @@ class Rollout:
         if not self._source.event_count:
             event = self._source.make(RolloutStarted, self._clock(), self._start)
             self._source.publish(event, partition=self._partition, key=self._key)
+            self._group_count.start(self.group, self.rollout_id)
 
     def _require_open(self, what: str) -> None:
         if self.finished:
@@ -275,7 +293,8 @@ class Rollout:
                     field="$.extra_info",
                 )
         except InvalidEvent as error:
-            say_where(error, RewardRecorded.record, self.rollout_id, self.attempt)
+            what = f"{RewardRecorded.record} {name!r}" if isinstance(name, str) else RewardRecorded.record
+            say_where(error, what, self.rollout_id, self.attempt)
             raise
         return {
             "value": None if value is None else float(value),
@@ -285,7 +304,18 @@ class Rollout:
             "extra_info": encoded if extra_info else b"",
         }
 
+    def _check_error(self, status: Any, error: Any) -> None:
+        try:
+            if error is not None and not isinstance(error, str | BaseException):
+                raise refused("text or an exception", error, "error")
+            if error is not None and status == COMPLETED:
+                raise refused(f"status {FAILED!r} with an error, or no error", status, "status")
+        except InvalidEvent as refusal:
+            say_where(refusal, RolloutCompleted.record, self.rollout_id, self.attempt)
+            raise
+
     def __enter__(self) -> Self:
+        refuse_reentry(self._lock, "entering its block")
         with self._lock:
             self._require_open("entering its block")
             if self._entered:
@@ -338,8 +368,8 @@ def emit_reward(
     if rollout is None:
         raise NotOpen(
             f"reward {name!r} not recorded: no rollout's block is open in this context; call it within "
-            "`with events.rollout(...)`, or `rollout.reward(...)` on a rollout you hold. A thread started by hand has "
-            "no context: start it with `contextvars.copy_context().run`"
+            "`with events.rollout(...)`, or `rollout.reward(...)` on a rollout you hold. A thread started by hand, or "
+            "of a pool, has no context: use `asyncio.to_thread`, or start it with `contextvars.copy_context().run`"
         )
     return cast(Rollout, rollout).reward(
         value,

@@ -4,11 +4,13 @@ A task or `asyncio.to_thread` begins with a copy of its parent's context; a thre
 
 blocks  every open block of every rollout, innermost last; a block is left by its identity, not by its place, so that
         blocks that end out of order, or in another context than they began in, leave the others as they are
-seen    of each rollout the last call that ended in this context; it outlives the blocks around that call
+seen    the last call that ended in this context, of each rollout and, within it, of each open agent block; it outlives
+        the blocks around that call. An agent sees no call from before its block. When the block is left, the last call
+        seen inside becomes the last one outside; without any, the one from before it is the last again
 """
 
 from contextvars import ContextVar
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rolloutlog.eventstore.errors import StoreError
 
@@ -24,53 +26,100 @@ class Scoped(Protocol):
     def finished(self) -> bool: ...
 
 
-_blocks: ContextVar[tuple[tuple[Scoped, str | None], ...]] = ContextVar("rolloutlog_blocks", default=())
-_seen: ContextVar[tuple[tuple[Scoped, str], ...]] = ContextVar("rolloutlog_seen", default=())
+class _Block(NamedTuple):
+    """A span that is open, or with None the rollout's own block."""
+
+    rollout: Scoped
+    span_id: str | None
+    is_agent: bool
 
 
-def enter(rollout: Scoped, span_id: str | None) -> None:
+class _Seen(NamedTuple):
+    """The last call seen within an agent's block, or with None outside of any."""
+
+    rollout: Scoped
+    agent: str | None
+    call: str
+
+
+_blocks: ContextVar[tuple[_Block, ...]] = ContextVar("rolloutlog_blocks", default=())
+_seen: ContextVar[tuple[_Seen, ...]] = ContextVar("rolloutlog_seen", default=())
+
+
+def enter(rollout: Scoped, span_id: str | None, *, is_agent: bool = False) -> None:
     """Enter a block of the rollout: a span, or None for the rollout's own."""
-    _blocks.set((*_blocks.get(), (rollout, span_id)))
+    _blocks.set((*_blocks.get(), _Block(rollout, span_id, is_agent)))
 
 
 def leave(rollout: Scoped, span_id: str | None) -> None:
     """Leave the block; without effect in a context that never entered it."""
     blocks = _blocks.get()
     for index in range(len(blocks) - 1, -1, -1):
-        if blocks[index][0] is rollout and blocks[index][1] == span_id:
+        block = blocks[index]
+        if block.rollout is rollout and block.span_id == span_id:
             _blocks.set(blocks[:index] + blocks[index + 1 :])
+            if block.is_agent:
+                _hand_out(rollout, span_id, _innermost_agent(rollout, blocks[:index]))
             return
 
 
 def current_rollout() -> Scoped | None:
     """The rollout of the innermost open block."""
     blocks = _blocks.get()
-    return blocks[-1][0] if blocks else None
+    return blocks[-1].rollout if blocks else None
 
 
 def enclosing_span(rollout: Scoped) -> str | None:
     """The innermost open span of this rollout."""
-    for owner, span_id in reversed(_blocks.get()):
-        if owner is rollout:
-            return span_id
+    for block in reversed(_blocks.get()):
+        if block.rollout is rollout:
+            return block.span_id
     return None
 
 
 def see_call(rollout: Scoped, call: str) -> None:
     """A call of the rollout ended here."""
-    others = tuple(each for each in _seen.get() if each[0] is not rollout and not each[0].finished)
-    _seen.set((*others, (rollout, call)))
+    _see(_Seen(rollout, _innermost_agent(rollout, _blocks.get()), call))
 
 
 def last_call(rollout: Scoped) -> str | None:
-    """The last call of this rollout that ended here, or before in a context this one was copied from."""
-    for owner, call in _seen.get():
-        if owner is rollout:
-            return call
+    """The last call of this rollout that ended here, or before in a context this one was copied from.
+
+    Within an agent's block: that ended since the block was entered.
+    """
+    agent = _innermost_agent(rollout, _blocks.get())
+    for seen in _seen.get():
+        if seen.rollout is rollout and seen.agent == agent:
+            return seen.call
     return None
 
 
 def forget(rollout: Scoped) -> None:
     """Drop what this context knows of the rollout's calls."""
-    if any(owner is rollout for owner, _ in _seen.get()):
-        _seen.set(tuple(each for each in _seen.get() if each[0] is not rollout))
+    if any(seen.rollout is rollout for seen in _seen.get()):
+        _seen.set(tuple(seen for seen in _seen.get() if seen.rollout is not rollout))
+
+
+def _innermost_agent(rollout: Scoped, blocks: tuple[_Block, ...]) -> str | None:
+    for block in reversed(blocks):
+        if block.is_agent and block.rollout is rollout:
+            return block.span_id
+    return None
+
+
+def _hand_out(rollout: Scoped, agent: str | None, outer: str | None) -> None:
+    """The agent's block was left: what it saw last is now the last call of the agent around it, or of none."""
+    for seen in _seen.get():
+        if seen.rollout is rollout and seen.agent == agent:
+            _seen.set(tuple(each for each in _seen.get() if each is not seen))
+            _see(seen._replace(agent=outer))
+            return
+
+
+def _see(new: _Seen) -> None:
+    kept = (
+        each
+        for each in _seen.get()
+        if not each.rollout.finished and not (each.rollout is new.rollout and each.agent == new.agent)
+    )
+    _seen.set((*kept, new))

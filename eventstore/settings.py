@@ -39,7 +39,8 @@ class PublisherSettings:
         for each in fields(self):
             value, number = getattr(self, each.name), int if each.type is int else (int, float)
             if isinstance(value, bool) or not isinstance(value, number) or not 0 <= value < float("inf"):
-                raise InvalidSettings(f"publisher setting {each.name}: expected a number from 0 on, got {value!r}")
+                kind = "an integer" if each.type is int else "a number"
+                raise InvalidSettings(f"publisher setting {each.name}: expected {kind} from 0 on, got {value!r}")
         for name in ("memory_bytes_max", "event_bytes_max", "append_bytes_max", "append_events_max"):
             if getattr(self, name) < 1:
                 raise InvalidSettings(f"publisher setting {name}: expected at least 1, got {getattr(self, name)!r}")

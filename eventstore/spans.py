@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy.typing as npt
 
-from rolloutlog.eventstore.checks import check_id, say_where
+from rolloutlog.eventstore.checks import (
+    INT64_MAX,
+    check_id,
+    check_integer,
+    check_text,
+    plain_integer,
+    refused,
+    say_where,
+)
 from rolloutlog.eventstore.conversation import Conversation
 from rolloutlog.eventstore.errors import InvalidEvent
 from rolloutlog.eventstore.events import Span
 from rolloutlog.eventstore.json_text import json_bytes
-from rolloutlog.eventstore.recording import PolicyVersion, Recording, make_recording
+from rolloutlog.eventstore.recording import PolicyVersion, Recording, make_recording, plain_policy_version
 from rolloutlog.eventstore.scope import NotOpen
 from rolloutlog.eventstore.source import new_id
 from rolloutlog.eventstore.tokens import Logprobs, TokenIds
@@ -55,10 +63,15 @@ class SpanBlock:
         end_ns: int | None = None,
         links: Iterable[str] = (),
     ) -> None:
+        start_ns, end_ns = plain_integer(start_ns), plain_integer(end_ns)
         try:
             check_id(name, "name")
             if span_id is not None:
                 check_id(span_id, "span_id")
+            for field, time_ns in (("start_ns", start_ns), ("end_ns", end_ns)):
+                if time_ns is not None:
+                    check_integer(time_ns, field, 0, INT64_MAX)
+            links = _texts(links, "links")
         except InvalidEvent as error:
             say_where(error, Span.record, rollout.rollout_id, rollout.attempt)
             raise
@@ -69,15 +82,18 @@ class SpanBlock:
         self._rollout = rollout
         self._start_ns = start_ns
         self._end_ns = end_ns
-        self._links = tuple(links)
+        self._links = links
         self._parent_id: str | None = None
         self._attributes: dict[str, bytes] = {}
         self._entered = False
         self._ended = False
 
     def set(self, **attributes: Any) -> None:
-        """Set attributes: values that JSON can hold, as they are now. Raises InvalidEvent naming the attribute."""
-        self._require_not_ended()
+        """Set attributes: values that JSON can hold, as they are now.
+
+        Raises  InvalidEvent naming the attribute; NotOpen before the block is entered and after it is left
+        """
+        self._require_open("set")
         packed = {}
         for key, value in attributes.items():
             try:
@@ -121,7 +137,12 @@ class SpanBlock:
         """Whether the block was left, or its rollout finished within it."""
         return self._ended
 
-    def _require_not_ended(self) -> None:
+    def _require_open(self, what: str) -> None:
+        if not self._entered:
+            raise NotOpen(
+                f"{what} refused: block {self.name!r} of rollout {self._rollout.rollout_id} was not entered, and would "
+                f"lose it; use `with rollout.{self.kind}(...) as {self.kind}:` and `{self.kind}.{what}(...)` within"
+            )
         if self._ended:
             raise NotOpen(
                 f"block {self.name!r} of rollout {self._rollout.rollout_id} has ended; nothing more can be recorded "
@@ -162,8 +183,13 @@ class CallBlock(SpanBlock):
         **span: Unpack[SpanOptions],
     ) -> None:
         super().__init__(rollout, name, kind="call", **span)
+        try:
+            check_text(model, "model")
+            self._policy_version = plain_policy_version(policy_version)
+        except InvalidEvent as error:
+            say_where(error, Span.record, rollout.rollout_id, rollout.attempt)
+            raise
         self._model = model
-        self._policy_version = policy_version
         self._recording: Recording | None = None
 
     def record(
@@ -185,12 +211,18 @@ class CallBlock(SpanBlock):
         prompt_ids, response_ids  token ids from 0 to 2**31 - 1: lists, numpy arrays, or int32 little-endian bytes. Give
                                   the whole prompt: what an earlier call has is stored once
         logprobs        natural log, finite, one per response token: a list, numpy array, or float32 little-endian bytes
+        response_id     the server's id of the answer, under which a reward or another recorder's span finds this call
         messages        the chat messages of the prompt, all of them; those of the earlier call are stored once
         arrays          name → values whose first axis is the response tokens
         policy_version  an integer, or runs of (version or None, tokens) over the response; None = the call's
-        Raises          InvalidEvent naming the field, what was expected and what came
+        Raises          InvalidEvent naming the field, what was expected and what came; NotOpen outside of the block
+
+        A response needs its prompt: one without `prompt_ids` is refused, since it would be trained on as if nothing had
+        come before (an empty list says that). Without `response_ids`, or with none in it, the call is recorded and
+        never trained on or rewarded, unless another span with its `response_id` has the tokens. Neither token ids nor
+        `response_id` nor `messages` is nothing to record, and refused.
         """
-        self._require_not_ended()
+        self._require_open("record")
         version = self._policy_version if policy_version is None else policy_version
         if self._recording is not None:
             error = InvalidEvent(
@@ -241,6 +273,15 @@ class CallBlock(SpanBlock):
             return False
         fields = self._recording.fields
         return bool(fields["response_ids"] or fields["response_id"])
+
+
+def _texts(values: Any, field: str) -> tuple[str, ...]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise refused("a list of texts", values, field)
+    texts = tuple(values)
+    for text in texts:
+        check_id(text, field)
+    return texts
 
 
 def describe(failure: BaseException | str) -> str:

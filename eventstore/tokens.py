@@ -16,6 +16,7 @@ from rolloutlog.eventstore.errors import InvalidEvent
 
 TOKEN_BYTES = 4
 TOKEN_ID_MAX = 2**31 - 1
+LOGPROB_MAX = 0.01  # a probability is at most 1, so its log at most 0; engines that compute in bfloat16 round above it
 
 TokenIds = Sequence[int] | npt.NDArray[Any] | bytes
 Logprobs = Sequence[float] | npt.NDArray[Any] | bytes
@@ -30,8 +31,10 @@ def pack_token_ids(ids: TokenIds, field: str) -> bytes:
         packed = bytes(ids)
         check_packed(packed, field)
         return packed
-    if isinstance(ids, np.ndarray):
+    if hasattr(ids, "__array__"):  # numpy's own, and tensors
         return _pack_array(ids, field)
+    if _begins_with_bool(ids):
+        raise _refused(field, 0, ids[0])
     try:
         # array refuses fractions and what is above int32, and is three times faster than numpy on a list.
         numbers = array("i", ids)
@@ -45,17 +48,22 @@ def pack_token_ids(ids: TokenIds, field: str) -> bytes:
 
 
 def pack_logprobs(logprobs: Logprobs, field: str) -> bytes:
-    """Pack log-probs (natural log, finite), shape [T], into 4 T bytes. Raises InvalidEvent naming `field` and index."""
+    """Pack log-probs (natural log, finite, not above 0), shape [T], into 4 T bytes.
+
+    Raises  InvalidEvent naming `field` and index
+    """
     if isinstance(logprobs, bytes | bytearray | memoryview):
         packed = bytes(logprobs)
     else:
         try:
+            if _begins_with_bool(logprobs):
+                raise TypeError(f"it begins with {logprobs[0]}")
             values = np.asarray(logprobs)
             if values.ndim != 1 or (values.size and values.dtype.kind not in "fiu"):
                 raise TypeError(f"{values.dtype} of {values.ndim} dimensions")
             with np.errstate(over="ignore"):
                 packed = values.astype("<f4").tobytes()
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # what is no array fails in many ways, such as tensors on a device
             raise InvalidEvent(
                 f"expected a flat list of numbers, got {type(logprobs).__name__} ({error}) at $.{field}",
                 reason=f"{field}_type",
@@ -80,7 +88,7 @@ def check_packed(packed: bytes, field: str) -> None:
 
 
 def check_logprobs(packed: bytes, field: str) -> None:
-    """Check that bytes are finite float32 little-endian numbers."""
+    """Check that bytes are float32 little-endian numbers, finite and at most LOGPROB_MAX."""
     if len(packed) % TOKEN_BYTES:
         raise InvalidEvent(
             f"expected 4 bytes a log-prob, got {len(packed)} bytes at $.{field}",
@@ -96,6 +104,14 @@ def check_logprobs(packed: bytes, field: str) -> None:
             reason=f"{field}_not_finite",
             field=f"$.{field}",
         )
+    if values.size and values.max() > LOGPROB_MAX:
+        index = int((values > LOGPROB_MAX).argmax())
+        raise InvalidEvent(
+            f"expected natural logs of probabilities, at most 0, got {values[index]:g} at $.{field}[{index}]; were "
+            "probabilities passed? give their logs",
+            reason=f"{field}_positive",
+            field=f"$.{field}",
+        )
 
 
 def unpack_token_ids(packed: bytes) -> npt.NDArray[np.int32]:
@@ -103,7 +119,15 @@ def unpack_token_ids(packed: bytes) -> npt.NDArray[np.int32]:
     return np.frombuffer(packed, "<i4")
 
 
-def _pack_array(ids: npt.NDArray[Any], field: str) -> bytes:
+def _pack_array(values: Any, field: str) -> bytes:
+    try:
+        ids = np.asarray(values)
+    except Exception as error:  # such as a tensor on a device
+        raise InvalidEvent(
+            f"expected integers of one dimension, got {type(values).__name__} ({error}) at $.{field}",
+            reason=f"{field}_type",
+            field=f"$.{field}",
+        ) from error
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise InvalidEvent(
             f"expected integers of one dimension, got {ids.dtype} of shape {ids.shape} at $.{field}",
@@ -116,6 +140,15 @@ def _pack_array(ids: npt.NDArray[Any], field: str) -> bytes:
             index = int(bad.argmax())
             raise _refused(field, index, int(ids[index]))
     return ids.astype("<i4").tobytes()
+
+
+def _begins_with_bool(values: Any) -> bool:
+    """Whether it is a mask by mistake, which packs as 0 and 1. Only the first is looked at: all would cost as much as
+    packing."""
+    try:
+        return isinstance(values[0], bool | np.bool_)
+    except (TypeError, LookupError):
+        return False
 
 
 def _first_bad(ids: Any) -> tuple[int | None, Any]:

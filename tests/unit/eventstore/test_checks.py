@@ -15,6 +15,7 @@ from rolloutlog.eventstore.events import MissingEvents, PolicyVersionRun, Target
 
 START, SPAN, REWARD, COMPLETED, SOURCE_ENDED, HEARTBEAT, RUN_ENDED, EXPIRED, GROUP_CLOSED = EVENTS
 NAN = np.array([0.0, np.nan, 0.0], "<f4").tobytes()
+PROBABILITIES = np.array([0.0, 0.5, 1.0], "<f4").tobytes()
 NEGATIVE = np.array([1, -5], "<i4").tobytes()
 
 
@@ -42,6 +43,7 @@ NEGATIVE = np.array([1, -5], "<i4").tobytes()
             "expected 3 log-probs, one per response token, got 2 at $.logprobs",
         ),
         (SPAN, {"logprobs": NAN}, "logprobs", "expected finite float32, got nan at $.logprobs[1]"),
+        (SPAN, {"logprobs": PROBABILITIES}, "logprobs", "got 0.5 at $.logprobs[1]; were probabilities passed?"),
         (SPAN, {"logprobs": b"\0"}, "logprobs", "expected 4 bytes a log-prob, got 1 bytes at $.logprobs"),
         (
             SPAN,

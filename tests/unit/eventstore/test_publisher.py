@@ -60,6 +60,40 @@ def test_open_takes_the_url_from_the_environment(monkeypatch):
     assert seen == [("sqlite:///from-environment.db", False)]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"url": 5}, "url: expected text such as 'sqlite:///run.db', got 5"),
+        ({"settings": {}}, "settings: expected PublisherSettings(name=value, ...), got {}"),
+        ({"settings": {"linger_s": 1}}, "settings: expected PublisherSettings(name=value, ...), got {'linger_s': 1}"),
+        ({"partitions": 0}, "partitions: expected an integer from 1 on, got 0"),
+        ({"partitions": "4"}, "partitions: expected an integer from 1 on, got '4'"),
+        ({"partitions": True}, "partitions: expected an integer from 1 on, got True"),
+        ({"url": "run.db"}, "log URL 'run.db': expected sqlite:///relative.db"),
+    ],
+)
+def test_open_with_a_bad_argument_is_refused_by_name(arguments, text):
+    with pytest.raises(InvalidSettings) as caught:
+        EventPublisher.open(**{"url": URL, "create": True} | arguments, opener=opener_of(MemoryLog()))
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout_s", ["1", -1, True, float("nan")])
+@pytest.mark.parametrize("use", ["flush", "close"])
+def test_flush_and_close_with_a_bad_time_are_refused_by_name(published, use, timeout_s):
+    with pytest.raises(InvalidSettings, match="timeout_s: expected seconds from 0 on, got"):
+        getattr(published.publisher, use)(timeout_s)
+
+
+def test_open_of_a_missing_file_says_both_ways_to_make_it(tmp_path):
+    with pytest.raises(LogMissing) as caught:
+        EventPublisher.open(f"sqlite:///{tmp_path}/none.db")
+    assert "there is no such file; check the path, or make a new log with `rolloutlog topics create" in str(
+        caught.value
+    )
+    assert str(caught.value).endswith("or open the publisher with `create=True`")
+
+
 def test_open_with_create_of_a_kafka_log_is_refused():
     with pytest.raises(InvalidSettings, match="make Kafka topics with `rolloutlog topics create`"):
         EventPublisher.open("kafka://h:9092/p", create=True)
@@ -67,7 +101,9 @@ def test_open_with_create_of_a_kafka_log_is_refused():
 
 def test_open_of_a_log_without_run_says_how_to_create_it():
     log = MemoryLog()
-    with pytest.raises(LogMissing, match="its topics hold no run yet; create it with `rolloutlog topics create`"):
+    with pytest.raises(
+        LogMissing, match="its topics hold no run yet; create it with `rolloutlog topics create`, or open"
+    ):
         EventPublisher.open(URL, opener=opener_of(log))
     assert log.closed
 

@@ -29,6 +29,23 @@ def test_reward_with_another_value_is_refused_at_value(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (True, "; use 1.0 or 0.0"),
+        (np.bool_(False), "; use 1.0 or 0.0"),
+        (np.array(1.0), "; take the number out of it with `.item()`"),
+        (np.array([1.0]), "; take the number out of it with `.item()`"),
+        ("1", "; convert it with float() if it is one"),
+    ],
+    ids=ascii_type,
+)
+def test_reward_with_a_value_of_another_type_is_refused_with_what_to_do(value: Any, hint: str) -> None:
+    with pytest.raises(InvalidEvent) as error:
+        check_reward(value=value, name="reward", scope="step", target=None)
+    assert str(error.value).endswith(f" at $.value{hint}")
+
+
+@pytest.mark.parametrize(
     ("scope", "target"),
     [
         ("step", {}),

@@ -24,6 +24,24 @@ def spans(published):
     return {span.name: span for span in published.of(Span)}
 
 
+class Message:
+    def model_dump(self):
+        return {}
+
+
+class OnDevice:
+    """As a tensor that is on a device, or has a gradient."""
+
+    def __array__(self, *arguments, **keywords):
+        raise RuntimeError("on a device")
+
+
+def endless():
+    message = {}
+    message["again"] = message
+    return message
+
+
 def answer(call, prompt=(1, 2), response=(3,), **more):
     call.record(prompt_ids=list(prompt), response_ids=list(response), **more)
 
@@ -61,7 +79,15 @@ def test_group_ids_are_fresh_for_each_use(published):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, "expected text that is not empty, got '' at $.task_id"),
+        ({}, "expected a task_id or a group, got neither at $.task_id"),
+        ({"task_id": ""}, "expected text that is not empty, got '' at $.task_id"),
+        ({"task_id": 5}, "expected text, got 5 at $.task_id"),
+        ({"task_id": "t", "rollout_id": 5}, "expected text, got 5 at $.rollout_id"),
+        ({"group": "g"}, "expected a Group, as `events.group(...)` gives, or none, got 'g' at $.group"),
+        ({"task_id": "t", "policy_version": "v3"}, "got 'v3' at $.policy_version"),
+        ({"task_id": "t", "metadata": 5}, "expected a mapping, got 5 at $.metadata"),
+        ({"task_id": "t", "metadata": {"a": [{"b": {1}}]}}, "got set (not JSON) at $.metadata.a[0].b"),
+        ({"task_id": "t", "awaited_rewards": 5}, "expected a list of texts, got 5 at $.awaited_rewards"),
         ({"task_id": "t", "split": "dev"}, "expected one of train, val, test, got 'dev' at $.split"),
         ({"task_id": "t", "attempt": 1}, "expected an attempt below attempts_max 1, got 1 at $.attempt"),
         ({"task_id": "t", "policy_version": -1}, "got -1 at $.policy_version"),
@@ -186,7 +212,31 @@ def test_calls_of_a_conversation_store_prompts_once(published):
         ({"policy_version": ["x"]}, "expected an integer, or runs of (version or None, tokens), got 'x'"),
         ({"arrays": {"x": [1.0]}}, "expected a shape whose first axis is 2 response tokens, got (1,) at $.arrays.x"),
         ({"messages": "hi"}, "expected a list of messages, got str at $.messages"),
-        ({"messages": [{"role": object()}]}, "expected a value that JSON can hold, got dict"),
+        ({"messages": 5}, "expected a list of messages, got int at $.messages"),
+        ({"messages": ["hi"]}, "expected messages that are mappings, got 'hi' at $.messages[0]"),
+        ({"messages": [Message()]}, "expected messages that are mappings, such as `.model_dump()` gives, got"),
+        (
+            {"messages": [{"role": "user"}, {"content": [{"data": object()}]}]},
+            "expected a value that JSON can hold, got object (not JSON) at $.messages[1].content[0].data",
+        ),
+        ({"messages": [{"score": float("nan")}]}, "got float (Out of range float values"),
+        ({"messages": [endless()]}, "$.messages[0].again.again"),
+        ({"policy_version": "v3"}, "runs of (version or None, tokens), got 'v3' at $.policy_version"),
+        ({"policy_version": 1.5}, "runs of (version or None, tokens), got 1.5 at $.policy_version"),
+        ({"policy_version": -1}, "got -1 at $.policy_version"),
+        ({"policy_version": True}, "got True at $.policy_version"),
+        ({"policy_version": ["v3"]}, "runs of (version or None, tokens), got 'v3' at $.policy_version[0]"),
+        ({"policy_version": [(1, 1), (2, "x")]}, "got 'x' at $.policy_version[1]"),
+        ({"arrays": [1, 2]}, "expected a mapping of names to arrays, got list at $.arrays"),
+        ({"arrays": np.array([1, 2])}, "expected a mapping of names to arrays, got ndarray at $.arrays"),
+        ({"arrays": {5: [1, 2]}}, "expected text, got 5 at $.arrays"),
+        ({"arrays": {"x": OnDevice()}}, "expected an array of numbers, got on a device at $.arrays.x"),
+        ({"arrays": {"x": [[1], [2, 3]]}}, "expected an array of numbers, got setting an array element"),
+        ({"prompt_ids": None}, "expected the response's whole prompt (an empty list for none), got no prompt_ids"),
+        ({"prompt_ids": OnDevice()}, "got OnDevice (on a device) at $.prompt_ids"),
+        ({"response_ids": [True, False]}, "got True at $.response_ids[0]"),
+        ({"logprobs": OnDevice()}, "got OnDevice (on a device) at $.logprobs"),
+        ({"logprobs": [0.5, 0.9]}, "at most 0, got 0.5 at $.logprobs[0]; were probabilities passed? give their logs"),
         ({"response_id": 7}, "expected text, got 7 at $.response_id"),
         ({"trainable": 1}, "expected true or false, got 1 at $.trainable"),
     ],
@@ -244,6 +294,67 @@ def test_reward_after_a_call_without_answer_names_the_one_before(published):
     assert published.of(RewardRecorded)[0].after_call == call.span_id
 
 
+def test_reward_in_an_agent_that_saw_no_call_names_none_of_another_agent(published):
+    """The call named would count as beneath the reward's parent, so the reward would train the other agent."""
+    with published.publisher.rollout("t") as rollout:
+        with rollout.agent("outer"), rollout.call() as call:
+            answer(call)
+        with rollout.agent("inner"):
+            emit_reward(0.1)
+        rollout.reward(0.2)
+    inner, after = published.of(RewardRecorded)
+    assert (inner.after_call, after.after_call) == (None, call.span_id)
+
+
+def test_reward_after_an_inner_agent_names_its_last_call(published):
+    with published.publisher.rollout("t") as rollout, rollout.agent("outer"):
+        with rollout.call(name="a") as first:
+            answer(first)
+        with rollout.agent("inner"):
+            emit_reward(0.0)
+            with rollout.operation("plan"), rollout.call(name="b") as second:
+                answer(second)
+            emit_reward(0.1)
+        emit_reward(0.2)
+    assert [reward.after_call for reward in published.of(RewardRecorded)] == [None, second.span_id, second.span_id]
+    assert first.span_id != second.span_id
+
+
+async def test_reward_of_an_agent_in_a_task_names_its_own_calls(published):
+    async def work(rollout, name):
+        async with rollout.agent(name):
+            emit_reward(0.0, name=f"{name}-before")
+            async with rollout.call() as call:
+                answer(call)
+            await asyncio.sleep(0)
+            emit_reward(1.0, name=name)
+            return call.span_id
+
+    async with published.publisher.rollout("t") as rollout, rollout.agent("outer"):
+        async with rollout.call() as first:
+            answer(first)
+        calls = await asyncio.gather(work(rollout, "x"), work(rollout, "y"))
+        await asyncio.to_thread(emit_reward, 1.0, name="thread")
+        emit_reward(1.0, name="outer")
+    named = {reward.name: reward.after_call for reward in published.of(RewardRecorded)}
+    assert named == {
+        "x-before": None, "y-before": None, "x": calls[0], "y": calls[1],
+        "thread": first.span_id, "outer": first.span_id,
+    }  # fmt: skip
+
+
+async def test_agent_left_in_another_task_than_entered_in_leaves_both_usable(published):
+    async with published.publisher.rollout("t") as rollout:
+        async with rollout.call() as first:
+            answer(first)
+        agent = rollout.agent("a")
+        await asyncio.create_task(agent.__aenter__())
+        await asyncio.create_task(agent.__aexit__(None, None, None))
+        emit_reward(1.0)
+    assert published.of(RewardRecorded)[0].after_call == first.span_id
+    assert spans(published)["a"].status == "ok"
+
+
 def test_reward_takes_everything_it_is_given(published):
     with published.publisher.rollout("t") as rollout:
         first = rollout.reward(np.float32(0.5), reward_id="w-1")
@@ -260,10 +371,100 @@ def test_reward_takes_everything_it_is_given(published):
 
 
 @pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda rollout: rollout.agent(5), "expected text, got 5 at $.name"),
+        (lambda rollout: rollout.tool("a", links="s-1"), "expected a list of texts, got 's-1' at $.links"),
+        (lambda rollout: rollout.tool("a", links=5), "expected a list of texts, got 5 at $.links"),
+        (lambda rollout: rollout.tool("a", links=[5]), "expected text, got 5 at $.links"),
+        (lambda rollout: rollout.tool("a", start_ns="now"), "got 'now' at $.start_ns"),
+        (lambda rollout: rollout.tool("a", end_ns=1.5), "got 1.5 at $.end_ns"),
+        (lambda rollout: rollout.call(model=5), "expected text, got 5 at $.model"),
+        (lambda rollout: rollout.call(policy_version="v3"), "got 'v3' at $.policy_version"),
+    ],
+)
+def test_block_with_bad_argument_is_refused_where_it_is_made(published, make, text):
+    with published.publisher.rollout("t", rollout_id="r-7") as rollout:
+        with pytest.raises(InvalidEvent) as caught:
+            make(rollout)
+        assert text in str(caught.value)
+        assert "(rollout r-7, attempt 0)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda rollout: answer(rollout.call()), "use `with rollout.call(...) as call:` and `call.record(...)` within"),
+        (lambda rollout: rollout.call().record(), "record refused: block 'chat' of rollout r-7 was not entered"),
+        (lambda rollout: rollout.tool("sql").set(rows=1), "set refused: block 'sql' of rollout r-7 was not entered"),
+        (
+            lambda rollout: rollout.agent("a").set(rows=1),
+            "use `with rollout.agent(...) as agent:` and `agent.set(...)`",
+        ),
+    ],
+)
+def test_recording_in_a_block_that_was_not_entered_is_refused(published, use, text):
+    """It would be lost without a word: only a block that is left publishes."""
+    with published.publisher.rollout("t", rollout_id="r-7") as rollout, pytest.raises(NotOpen) as caught:
+        use(rollout)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("use", ["record", "set"])
+def test_recording_in_a_block_that_was_left_is_refused(published, use):
+    with published.publisher.rollout("t", rollout_id="r-7") as rollout:
+        with rollout.call() as call:
+            pass
+        with pytest.raises(NotOpen, match="block 'chat' of rollout r-7 has ended; nothing more can be recorded in it"):
+            answer(call) if use == "record" else call.set(a=1)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"finish_reason": "stop"}, {"logprobs": []}, {"policy_version": 3}])
+def test_record_of_nothing_is_refused(published, arguments):
+    with published.publisher.rollout("t") as rollout, rollout.call() as call:
+        with pytest.raises(InvalidEvent) as caught:
+            call.record(**arguments)
+        assert "expected prompt_ids and response_ids, a response_id, or messages, got none of them" in str(caught.value)
+        answer(call)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"response_ids": []},
+        {"response_ids": [], "prompt_ids": [1]},
+        {"prompt_ids": [1]},
+        {"messages": []},
+        {"response_id": "resp-1"},
+        {"prompt_ids": [], "response_ids": [1]},
+        {"response_ids": [], "policy_version": 3, "logprobs": []},
+    ],
+)
+def test_record_of_a_call_without_tokens_or_with_an_empty_prompt_is_accepted(published, arguments):
+    with published.publisher.rollout("t") as rollout, rollout.call() as call:
+        call.record(**arguments)
+    found = spans(published)["chat"]
+    assert (
+        found.response_ids
+        == {None: None, 0: b"", 1: b"\x01\0\0\0"}[
+            None if "response_ids" not in arguments else len(arguments["response_ids"])
+        ]
+    )
+
+
+def test_record_takes_numpy_numbers_as_versions_and_indices(published):
+    with published.publisher.rollout("t") as rollout, rollout.call(policy_version=np.int64(3)) as call:
+        answer(call, choice_index=np.int32(1))
+    found = spans(published)["chat"]
+    assert (found.policy_version_runs, found.choice_index) == ((PolicyVersionRun(3, 1),), 1)
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"value": True}, "got True at $.value"),
-        ({"value": np.True_}, "at $.value"),
+        ({"value": True}, "got True at $.value; use 1.0 or 0.0"),
+        ({"value": np.True_}, "at $.value; use 1.0 or 0.0"),
+        ({"value": np.array([1.0])}, "at $.value; take the number out of it with `.item()`"),
         ({"value": "0.5"}, "got '0.5' at $.value"),
         ({"value": float("nan")}, "got nan at $.value"),
         ({"value": 1.0, "target": {"span": "x"}}, "expected exactly one of span_id, response_id, operation"),
@@ -279,7 +480,7 @@ def test_reward_that_is_refused_names_the_field_and_leaves_no_gap(published, arg
         with pytest.raises(InvalidEvent) as caught:
             rollout.reward(**arguments)
         assert text in str(caught.value)
-        assert str(caught.value).startswith("RewardRecorded refused: ")
+        assert str(caught.value).startswith("RewardRecorded 'reward' refused: ")
         assert "(rollout r-7, attempt 0)" in str(caught.value)
     assert [type(event) for event in published.events()] == [RolloutStarted, RolloutCompleted]
 
@@ -287,6 +488,20 @@ def test_reward_that_is_refused_names_the_field_and_leaves_no_gap(published, arg
 def test_emit_reward_outside_of_any_rollout_says_so():
     with pytest.raises(NotOpen, match="reward 'reward' not recorded: no rollout's block is open in this context"):
         emit_reward(1.0)
+
+
+def test_emit_reward_in_a_bare_thread_says_how_to_start_one():
+    texts = []
+
+    def work():
+        with pytest.raises(NotOpen) as caught:
+            emit_reward(1.0)
+        texts.append(str(caught.value))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "has no context: use `asyncio.to_thread`, or start it with `contextvars.copy_context().run`" in texts[0]
 
 
 def test_emit_reward_in_nested_rollouts_goes_to_the_inner_one(published):
@@ -332,6 +547,37 @@ def test_finish_with_one_bad_reward_publishes_nothing_and_can_be_called_again(pu
             rollout.finish({"correct": 1.0, "format": float("nan")})
         rollout.finish(1.0)
     assert [reward.name for reward in published.of(RewardRecorded)] == ["reward"]
+
+
+def test_finish_with_a_bad_reward_among_several_names_it(published):
+    with published.publisher.rollout("t", rollout_id="r-7") as rollout, pytest.raises(InvalidEvent) as caught:
+        rollout.finish({"correct": 1.0, "format": "yes"})
+    assert str(caught.value) == (
+        "RewardRecorded 'format' refused: expected a finite number or null, got 'yes' at $.value; convert it with "
+        "float() if it is one (rollout r-7, attempt 0)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"error": "no"}, "expected status 'failed' with an error, or no error, got 'completed' at $.status"),
+        ({"error": ValueError("no")}, "expected status 'failed' with an error, or no error"),
+        ({"status": "failed", "error": 5}, "expected text or an exception, got 5 at $.error"),
+        ({"status": "failed", "error": ValueError}, "expected text or an exception, got <class 'ValueError'>"),
+        ({"status": "done"}, "expected one of completed, failed, got 'done' at $.status"),
+    ],
+)
+def test_finish_with_a_status_and_error_that_do_not_fit_is_refused_and_can_be_called_again(published, arguments, text):
+    with published.publisher.rollout("t") as rollout:
+        with pytest.raises(InvalidEvent) as caught:
+            rollout.finish(**arguments)
+        assert text in str(caught.value)
+        assert str(caught.value).startswith("RolloutCompleted refused: ")
+        rollout.finish(0.5, status="failed", error="no")
+    end = published.of(RolloutCompleted)[0]
+    assert (end.status, end.error) == ("failed", "no")
+    assert [reward.value for reward in published.of(RewardRecorded)] == [0.5]
 
 
 def test_finish_within_open_blocks_ends_them_first(published):

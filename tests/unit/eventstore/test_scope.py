@@ -90,3 +90,109 @@ async def test_task_begins_with_a_copy_of_its_parents_scope():
         (("outer", "c1"), "y", "call-y"),
     ]
     assert (scope.enclosing_span(A), scope.last_call(A)) == ("outer", "c1")
+
+
+def agent(name):
+    scope.enter(A, name, is_agent=True)
+
+
+@isolated
+def test_agent_sees_no_call_from_before_its_block():
+    scope.see_call(A, "c1")
+    agent("inner")
+    assert scope.last_call(A) is None
+
+
+@isolated
+def test_agent_that_saw_a_call_hands_it_out():
+    scope.see_call(A, "c1")
+    agent("inner")
+    scope.see_call(A, "c2")
+    assert scope.last_call(A) == "c2"
+    scope.leave(A, "inner")
+    assert scope.last_call(A) == "c2"
+
+
+@isolated
+def test_agent_that_saw_no_call_leaves_the_one_from_before():
+    scope.see_call(A, "c1")
+    agent("inner")
+    scope.leave(A, "inner")
+    assert scope.last_call(A) == "c1"
+
+
+@isolated
+def test_agents_within_agents_each_see_their_own_calls():
+    agent("outer")
+    scope.see_call(A, "c1")
+    agent("inner")
+    assert scope.last_call(A) is None
+    scope.leave(A, "inner")
+    assert scope.last_call(A) == "c1"
+    agent("next")
+    scope.see_call(A, "c2")
+    scope.leave(A, "next")
+    assert scope.last_call(A) == "c2"
+    scope.leave(A, "outer")
+    assert scope.last_call(A) == "c2"
+
+
+@isolated
+def test_agents_hide_nothing_of_other_rollouts():
+    scope.see_call(B, "b1")
+    agent("inner")
+    assert scope.last_call(B) == "b1"
+
+
+@isolated
+def test_operations_hide_nothing():
+    scope.see_call(A, "c1")
+    scope.enter(A, "operation")
+    assert scope.last_call(A) == "c1"
+
+
+@isolated
+def test_agents_left_out_of_order_hand_out_to_the_agents_that_are_open():
+    agent("outer")
+    scope.see_call(A, "c1")
+    agent("inner")
+    scope.leave(A, "outer")
+    assert scope.last_call(A) is None
+    scope.see_call(A, "c2")
+    scope.leave(A, "inner")
+    assert scope.last_call(A) == "c2"
+
+
+@isolated
+def test_agent_left_in_another_context_changes_that_one_alone():
+    agent("outer")
+    scope.see_call(A, "c1")
+    contextvars.Context().run(scope.leave, A, "outer")
+    assert scope.last_call(A) == "c1"
+    copied = contextvars.copy_context()
+    copied.run(scope.leave, A, "outer")
+    assert (copied.run(scope.enclosing_span, A), copied.run(scope.last_call, A)) == (None, "c1")
+    assert (scope.enclosing_span(A), scope.last_call(A)) == ("outer", "c1")
+
+
+async def test_agent_in_a_task_sees_its_own_calls_and_hides_nothing_of_its_parent():
+    async def child():
+        agent("inner")
+        first = scope.last_call(A)
+        scope.see_call(A, "c2")
+        await asyncio.sleep(0)
+        scope.leave(A, "inner")
+        return first, scope.last_call(A)
+
+    scope.see_call(A, "c1")
+    assert await asyncio.gather(asyncio.create_task(child()), asyncio.create_task(child())) == [(None, "c2")] * 2
+    assert scope.last_call(A) == "c1"
+
+
+@isolated
+def test_memory_of_calls_does_not_grow_with_agents():
+    for index in range(100):
+        agent(f"a{index}")
+        scope.see_call(A, f"c{index}")
+        scope.leave(A, f"a{index}")
+    assert len(scope._seen.get()) == 1

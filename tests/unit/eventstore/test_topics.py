@@ -76,7 +76,7 @@ def test_create_topics_with_another_count_than_the_logs_is_refused():
         ({"memory_bytes_max": 0}, "memory_bytes_max: expected at least 1, got 0"),
         ({"linger_s": -1}, "linger_s: expected a number from 0 on, got -1"),
         ({"close_deadline_s": float("nan")}, "close_deadline_s: expected a number from 0 on, got nan"),
-        ({"append_events_max": 1.5}, "append_events_max: expected a number from 0 on, got 1.5"),
+        ({"append_events_max": 1.5}, "append_events_max: expected an integer from 0 on, got 1.5"),
         ({"open_deadline_s": True}, "open_deadline_s: expected a number from 0 on, got True"),
     ],
 )

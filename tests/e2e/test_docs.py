@@ -1,0 +1,61 @@
+"""The python blocks of docs run, each in a folder of its own, and print what stands below them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from e2e.test_readme import ROOT, blocks, run
+
+from rolloutlog.eventstore import PublisherSettings
+from rolloutlog.eventstore.rollout import Rollout
+from rolloutlog.eventstore.spans import CallBlock
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+PUBLISHING = ROOT / "docs/publishing.md"
+
+
+def examples(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Name, code, and the console blocks up to the next example: a page's blocks in their order."""
+    name, code, console = "", "", ""
+    for block in [*blocks(page, "(?:python|console)"), "# end.py\n"]:
+        if begin := re.match(r"# (\w+\.py)\n", block):
+            if name:
+                yield name, code, console
+            name, code, console = begin[1], block, ""
+        else:
+            assert block.startswith("$ "), f"{page.name}: a python block begins with the name of its file: {block[:60]}"
+            console += block
+
+
+EXAMPLES = [(page, *example) for page in PAGES for example in examples(page)]
+
+
+@pytest.mark.parametrize(("page", "name", "code", "console"), EXAMPLES, ids=[f"{e[0].stem}-{e[1]}" for e in EXAMPLES])
+def test_example_of_a_page_prints_what_the_page_states(page: Path, name: str, code: str, console: str, tmp_path: Path):
+    if not code.strip() or not console:
+        pytest.fail(f"{page.name}: {name} is followed by no console block that runs it and shows what it prints")
+    (tmp_path / name).write_text(code, encoding="utf-8")
+    commands = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", console, re.MULTILINE)
+    assert commands[0][0] == f"python {name}"
+    for command, expected in commands:
+        assert run(command, tmp_path) == expected, command
+    assert any(expected for _, expected in commands), "a result that the page states"
+
+
+def test_publishing_names_every_setting_of_a_publisher_with_its_default():
+    text = PUBLISHING.read_text(encoding="utf-8")
+    for field in fields(PublisherSettings):
+        assert f"`{field.name}`" in text, field.name
+    assert re.findall(r"^\| `memory_bytes_max` \| (.*?) \|", text, re.MULTILINE) == ["64 MiB"]
+    assert PublisherSettings().memory_bytes_max == 64 * 2**20
+
+
+@pytest.mark.parametrize(
+    "method", [CallBlock.record, Rollout.reward, Rollout.finish], ids=lambda method: method.__name__
+)
+def test_publishing_names_every_argument(method):
+    text = PUBLISHING.read_text(encoding="utf-8")
+    for name in method.__kwdefaults__ or method.__code__.co_varnames[1 : method.__code__.co_argcount]:
+        assert f"`{name}`" in text or f"{name}=" in text or f"finish({name})" in text, name
