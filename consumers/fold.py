@@ -393,12 +393,18 @@ def _close_group_event(state: PartitionState, header: Header, record: Record, ou
                 if offset >= state.emit_from:
                     outputs.extend(_settle(state, rollout))
         _close_group(state, group, offset, event.reason, outputs)
-    elif state.remembered(group_id) is None and event.reason == REQUESTED:
-        # Closed by its host before any start arrived: starts that come now are refused.
+    elif event.reason == REQUESTED and not _pending(state, group_id):
+        # Closed by its host before any start arrived, or once more: starts that come now are refused. It counts anew
+        # each time, since a restart may find this one first.
         state.closed[group_id] = ClosedGroup(offset, False, expires_ns)
         state.closed_pins.append((offset, group_id))
     else:
         state.counts["late"] += 1
+
+
+def _pending(state: PartitionState, group_id: str) -> bool:
+    memory = state.remembered(group_id)
+    return memory is not None and memory.pending
 
 
 def _close_group(state: PartitionState, group: Group, offset: int, reason: str, outputs: list[Output]) -> None:

@@ -71,6 +71,9 @@ def make_events(rng: random.Random) -> list[Record]:
             streams.append([record(group_closed(group), 0, key=group)] * rng.randint(1, 2))
         if rng.random() < 0.2:
             streams.append([record(group_closed(group, reason="age", as_of=rng.randint(0, 60)), 0, key=group)])
+    if rng.random() < 0.3:  # closed by several hosts before anything of it began, which comes late
+        closes = [record(group_closed("early"), 0, key="early")] * rng.randint(1, 3)
+        streams.append([*closes, *make_rollout(rng, "early", "early-r0", 1)])
     if rng.random() < 0.3:
         streams.append([Record(EVENTS, 0, 0, 0, b"g0", rng.randbytes(8), ((("e", rng.randbytes(4))),))])
     return interleave(rng, streams)
