@@ -20,6 +20,7 @@ RECORD = "TrainingBatch"
 PART_BYTES_MAX = 8 * 2**20  # one record's value; the topic's own limit leaves 64 KiB for key, headers and framing
 SAMPLE_BYTES_MAX = PART_BYTES_MAX - 2**17  # so that one sample always fits into a part beside the batch's own fields
 OUTCOME_BYTES_A_RECORD = 2**20  # a rollout's outcomes are spread over several records beyond this
+CALLS_AN_OUTCOME = 1_000  # an id takes up to 2 kB
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,11 @@ def make_batch(
 
 def encode_parts(batch: Batch) -> list[bytes]:
     """The batch's records: one, or several where one would be above PART_BYTES_MAX."""
-    whole = _encode(batch)
-    if len(whole) <= PART_BYTES_MAX:
-        return [whole]
+    # A group that needs parts is not also encoded whole: its samples can be many times the limit.
+    if sum(sample.size_bytes for sample in batch.samples) <= PART_BYTES_MAX:
+        whole = _encode(batch)
+        if len(whole) <= PART_BYTES_MAX:
+            return [whole]
     parts: list[Batch] = []
     empty = replace(batch, rollouts=(), samples=())
     base = len(_encode(empty)) + 64
@@ -175,14 +178,29 @@ def join_parts(parts: Sequence[Batch]) -> Batch:
                 reason="part_missing",
                 field="$.part",
             )
-    rollouts: list[RolloutResult] = []
+    runs: list[list[RolloutResult]] = []
     for result in (each for part in parts for each in part.rollouts):
-        if rollouts and rollouts[-1].rollout_id == result.rollout_id and rollouts[-1].status == result.status:
-            rollouts[-1] = replace(rollouts[-1], outcomes=rollouts[-1].outcomes + result.outcomes)
+        if runs and runs[-1][0].rollout_id == result.rollout_id and runs[-1][0].status == result.status:
+            runs[-1].append(result)
         else:
-            rollouts.append(result)
+            runs.append([result])
     samples = tuple(sample for part in parts for sample in part.samples)
-    return replace(first, rollouts=tuple(rollouts), samples=samples, part=0, parts=1)
+    return replace(first, rollouts=tuple(map(_joined, runs)), samples=samples, part=0, parts=1)
+
+
+def _joined(run: Sequence[RolloutResult]) -> RolloutResult:
+    outcomes: dict[str, list[RewardOutcome]] = {}
+    for outcome in (each for result in run for each in result.outcomes):
+        outcomes.setdefault(outcome.reward_id, []).append(outcome)
+    final = {name: value for result in run for name, value in result.final.items()}
+    return replace(run[0], outcomes=tuple(map(_whole_outcome, outcomes.values())), final=final)
+
+
+def _whole_outcome(pieces: Sequence[RewardOutcome]) -> RewardOutcome:
+    if len(pieces) == 1:
+        return pieces[0]
+    calls = tuple(call for piece in pieces for call in piece.calls)
+    return replace(pieces[0], calls=calls, found=tuple(call for piece in pieces for call in piece.found))
 
 
 def _closing(rollout: Rollout) -> Any:
@@ -251,26 +269,43 @@ def _policy_versions(samples: Sequence[Sample], rollouts: Sequence[Rollout]) -> 
 
 
 def _spread(results: Sequence[RolloutResult]) -> Iterator[RolloutResult]:
-    """Results whose outcomes take many bytes as several records: the first has all else, the others only outcomes."""
+    """Results of bounded size: a large one goes on in records that hold only more of its outcomes and finals."""
     for result in results:
-        first, *others = _outcome_runs(result.outcomes)
-        yield replace(result, outcomes=first)
-        for outcomes in others:
-            yield replace(result, outcomes=outcomes, error=None, final={}, extra_info_refused=(), metadata=b"")
+        rest = replace(result, outcomes=(), final={}, metadata=b"", error=None, extra_info_refused=())
+        runs = _runs([*_pieces(result.outcomes), *result.final.items()])
+        yield _filled(replace(result, outcomes=(), final={}), next(runs))
+        for run in runs:
+            yield _filled(rest, run)
 
 
-def _outcome_runs(outcomes: Sequence[RewardOutcome]) -> Iterator[tuple[RewardOutcome, ...]]:
-    """At least one run, which may be empty."""
-    run: list[RewardOutcome] = []
-    size = 0
+def _filled(result: RolloutResult, run: Sequence[RewardOutcome | tuple[str, float]]) -> RolloutResult:
+    outcomes = tuple(each for each in run if isinstance(each, RewardOutcome))
+    return replace(result, outcomes=outcomes, final=dict(each for each in run if isinstance(each, tuple)))
+
+
+def _pieces(outcomes: Sequence[RewardOutcome]) -> Iterator[RewardOutcome]:
+    """Outcomes that name at most CALLS_AN_OUTCOME calls: one with more goes on in others of its reward."""
     for outcome in outcomes:
-        item_bytes = _outcome_bytes(outcome)
+        yield replace(outcome, calls=outcome.calls[:CALLS_AN_OUTCOME], found=outcome.found[:CALLS_AN_OUTCOME])
+        for start in range(CALLS_AN_OUTCOME, max(len(outcome.calls), len(outcome.found)), CALLS_AN_OUTCOME):
+            end = start + CALLS_AN_OUTCOME
+            yield replace(outcome, calls=outcome.calls[start:end], found=outcome.found[start:end])
+
+
+def _runs(
+    items: Sequence[RewardOutcome | tuple[str, float]],
+) -> Iterator[list[RewardOutcome | tuple[str, float]]]:
+    """At least one run, which may be empty."""
+    run: list[RewardOutcome | tuple[str, float]] = []
+    size = 0
+    for item in items:
+        item_bytes = _outcome_bytes(item) if isinstance(item, RewardOutcome) else 4 * len(item[0]) + 20
         if run and size + item_bytes > OUTCOME_BYTES_A_RECORD:
-            yield tuple(run)
+            yield run
             run, size = [], 0
-        run.append(outcome)
+        run.append(item)
         size += item_bytes
-    yield tuple(run)
+    yield run
 
 
 def _outcome_bytes(outcome: RewardOutcome) -> int:

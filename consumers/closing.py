@@ -30,6 +30,8 @@ from rolloutlog.eventstore.tokens import TOKEN_BYTES
 
 INCOMPLETE = "incomplete"
 FAULTS_SHOWN = 3
+REASON_CHARACTERS_MAX = 4_000
+ROLLOUT_BYTES_MAX = 512 * 2**20  # of full prompts and responses: shared prompts make them many times the events
 REFUSED_CHARACTERS_MAX = 64 * 1024  # of refused keys that a result names, so that a bad scorer leaves it small
 
 
@@ -60,9 +62,14 @@ def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Se
         faults.append(f"{stored.kind} at offset {stored.offset} refused: {error.reason}")
 
     calls, entries, rewards = _decode(rollout, partition, refuse)
-    prompts = _prompts(calls, refuse)
     attribution = attribute(entries, settings.attribution)
     wanted = closing.status == COMPLETED and attempt.started.split in settings.splits
+    size_bytes = _restored_bytes(calls)
+    if size_bytes > ROLLOUT_BYTES_MAX:
+        prompts = {}
+        faults.append(f"full prompts and responses of {size_bytes} bytes, at most {ROLLOUT_BYTES_MAX}")
+    else:
+        prompts = _prompts(calls, refuse)
     samples: list[Sample] = []
     refused_keys: dict[str, None] = {}
     extra_info = _ExtraInfo(rewards)
@@ -91,7 +98,7 @@ def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Se
     return (
         Settled(
             status=status,
-            reason=reason,
+            reason=None if reason is None else reason[:REASON_CHARACTERS_MAX],
             error=None if attempt.completed is None else _error(attempt.completed.error),
             turn_count=len(attribution.all_calls),
             final=dict(attribution.final),
@@ -135,6 +142,15 @@ def _decode_span(stored: Stored, rollout: Rollout, partition: int) -> Span:
     return event
 
 
+def _restored_bytes(calls: dict[str, Stored]) -> int:
+    """Size of all full prompts and responses, told from the events alone."""
+    total = 0
+    for stored in calls.values():
+        call = stored.event
+        total += call.prompt_base_tokens * TOKEN_BYTES + len(call.prompt_ids or b"") + len(call.response_ids or b"")
+    return total
+
+
 def _prompts(calls: dict[str, Stored], refuse: Any) -> dict[str, bytes]:
     """Full prompts of all calls with response tokens, by span id."""
     restore = PromptRestore()
@@ -155,6 +171,7 @@ class _ExtraInfo:
     def __init__(self, rewards: dict[str, Stored]) -> None:
         self._given: dict[str, tuple[int, str, dict[str, Any]]] = {}  # reward id → place in the log, name, mapping
         self._unreadable: dict[str, Sequence[str]] = {}  # reward id → refused keys
+        self._merged: dict[frozenset[str], tuple[bytes, list[str]]] = {}  # most calls are reached by the same rewards
         for place, (reward_id, stored) in enumerate(rewards.items()):
             if stored.event.extra_info:
                 try:
@@ -166,7 +183,12 @@ class _ExtraInfo:
         """Merge that of the rewards that count for a call, in log order. Returns JSON and the refused keys."""
         if not self._given and not self._unreadable:
             return b"", []
-        counting = set(reward_ids)
+        counting = frozenset(each for each in reward_ids if each in self._given or each in self._unreadable)
+        if counting not in self._merged:
+            self._merged[counting] = self._merge(counting)
+        return self._merged[counting]
+
+    def _merge(self, counting: frozenset[str]) -> tuple[bytes, list[str]]:
         refused = [key for reward_id in counting for key in self._unreadable.get(reward_id, ())]
         parts = sorted((self._given[each] for each in counting if each in self._given), key=itemgetter(0))
         merged, more = merge_extra_info([(name, mapping) for _, name, mapping in parts])

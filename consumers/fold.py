@@ -19,6 +19,7 @@ from rolloutlog.consumers.closing import settle
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output
 from rolloutlog.consumers.state import (
     Attempt,
+    Awaited,
     ClosedGroup,
     Closing,
     Group,
@@ -217,15 +218,12 @@ def _rollout_event(state: PartitionState, header: Header, record: Record, output
     if header.kind == RolloutExpired.record:
         _expire(state, group, rollout, header, record, outputs)
         return
-    source = attempt.sources.get(header.source)
-    if source is not None and _repeated(state, attempt, source, header, record):
+    known = attempt.sources.get(header.source)
+    if known is not None and _repeated(state, attempt, known, header, record):
         return
     # Spans wait undecoded: most bytes are theirs, and only rollouts that close need them.
     event = None if header.kind == Span.record else _decode(header, record)
-    if source is None:
-        source = attempt.sources[header.source] = Source(header.source)
-    source.add(header.sequence)
-    attempt.newest_offset = group.newest_offset = record.offset
+    source = _arrive(group, attempt, header, record.offset, ends=isinstance(event, RolloutCompleted | SourceEnded))
     extra = record.headers if len(record.headers) > 1 else None
     attempt.records.append(
         # The kind's own text and the source's object, not copies: an open rollout weighs little more than its bytes.
@@ -233,16 +231,33 @@ def _rollout_event(state: PartitionState, header: Header, record: Record, output
             record.offset, KINDS[header.kind].record, header.flags, header.sequence, source, record.value, extra, event
         )
     )
-    if isinstance(event, RewardRecorded):
-        attempt.reward_names |= {event.name}
-    elif isinstance(event, RolloutCompleted):
-        source.end = header.sequence
-        if attempt.completed is None:
-            attempt.completed = event
-    elif isinstance(event, SourceEnded):
-        source.end = header.sequence
+    if source.values is not None:
+        source.values[header.sequence] = record.value
+    if isinstance(event, RewardRecorded) and attempt.awaited is not None:
+        attempt.awaited.rewards.discard(event.name)
+    elif isinstance(event, RolloutCompleted) and attempt.completed is None:
+        attempt.completed = event
+        names = (each.event.name for each in attempt.records if each.kind == RewardRecorded.record)
+        attempt.awaited = Awaited(event, attempt.sources.values(), names)
     if attempt.completed is not None:
         _close_when_whole(state, group, rollout, record.offset, outputs)
+
+
+def _arrive(group: Group, attempt: Attempt, header: Header, offset: int, *, ends: bool = False) -> Source:
+    """Take note that an event has arrived; `ends`: it is its source's last."""
+    source = attempt.sources.get(header.source)
+    if source is None:
+        source = attempt.sources[header.source] = Source(header.source)
+        if attempt.awaited is not None:
+            attempt.awaited.source_seen(source.name)
+    whole_before = source.whole
+    source.add(header.sequence)
+    if ends:
+        source.end = header.sequence
+    if attempt.awaited is not None and source.whole and not whole_before:
+        attempt.awaited.source_whole(source.name)
+    attempt.newest_offset = group.newest_offset = offset
+    return source
 
 
 def _repeated(state: PartitionState, attempt: Attempt, source: Source, header: Header, record: Record) -> bool:
@@ -252,8 +267,11 @@ def _repeated(state: PartitionState, attempt: Attempt, source: Source, header: H
         return True
     if header.sequence >= source.next and header.sequence not in (source.scattered or ()):
         return False
-    first = next((each for each in attempt.records if each.source is source and each.sequence == header.sequence), None)
-    state.counts["conflict" if first is not None and first.value != record.value else "duplicate"] += 1
+    if source.values is None:
+        source.values = {each.sequence: each.value for each in attempt.records if each.source is source}
+    # A refused event has arrived, but is not kept: what comes again is no more than a duplicate of it.
+    other = source.values.get(header.sequence, record.value) != record.value
+    state.counts["conflict" if other else "duplicate"] += 1
     return True
 
 
@@ -270,9 +288,7 @@ def _take_fault(
         return
     group, rollout = found
     attempt = rollout.attempt
-    source = attempt.sources.setdefault(header.source, Source(header.source))
-    source.add(header.sequence)
-    attempt.newest_offset = group.newest_offset = record.offset
+    _arrive(group, attempt, header, record.offset)
     attempt.faults += (f"{header.kind} at offset {record.offset} refused: {error.reason}",)
     if attempt.completed is not None:
         _close_when_whole(state, group, rollout, record.offset, outputs)
@@ -287,7 +303,8 @@ def _close_when_whole(
     attempt = rollout.attempt
     completed = attempt.completed
     assert completed is not None
-    if not attempt.sources[completed.source].whole or missing_names(attempt) or missing_rewards(attempt):
+    awaited = attempt.awaited
+    if not attempt.sources[completed.source].whole or awaited is None or awaited.rewards or awaited.missing_names():
         return
     if completed.status == FAILED:
         if attempt.number + 1 < attempt.started.attempts_max:
@@ -295,24 +312,6 @@ def _close_when_whole(
         _close_rollout(state, group, rollout, offset, "failed", completed.error, outputs)
     else:
         _close_rollout(state, group, rollout, offset, "completed", None, outputs)
-
-
-def missing_names(attempt: Attempt) -> list[str]:
-    """Awaited source names that have not ended: none of their sources seen, or one without its end or with gaps."""
-    if attempt.completed is None or not attempt.completed.awaited_names:
-        return []
-    ended: dict[str, bool] = {}
-    for source_id, source in attempt.sources.items():
-        name = source_id.rpartition(".")[0]
-        ended[name] = ended.get(name, True) and source.whole
-    return [name for name in attempt.completed.awaited_names if not ended.get(name, False)]
-
-
-def missing_rewards(attempt: Attempt) -> list[str]:
-    """Awaited reward names that no reward has."""
-    if attempt.completed is None:
-        return []
-    return [name for name in attempt.completed.awaited_rewards if name not in attempt.reward_names]
 
 
 def _expire(
@@ -365,7 +364,7 @@ def _settle(state: PartitionState, rollout: Rollout) -> list[Output]:
         return []
     closing.settled, refused = settle(rollout, state.settings, state.partition)
     state.counts["refused"] += len(refused)
-    rollout.attempt.records = []
+    rollout.attempt.records, rollout.attempt.sources = [], {}
     return list(refused)
 
 

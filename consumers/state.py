@@ -5,6 +5,7 @@ until their rollout closes. A closed group is remembered for a while, so that la
 """
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +16,11 @@ from rolloutlog.eventstore.events import RolloutCompleted, RolloutStarted
 class Source:
     """Which events of one source have arrived. `end`: its last event's number, once that said so."""
 
-    __slots__ = ("end", "id", "next", "scattered")
+    __slots__ = ("end", "id", "next", "scattered", "values")
 
     def __init__(self, source_id: str) -> None:
         self.id = source_id
+        self.values: dict[int, bytes | None] | None = None  # by sequence, once an event came twice
         self.next = 0  # every event below this has arrived
         self.scattered: set[int] | None = None  # arrived events above it
         self.end: int | None = None
@@ -39,6 +41,10 @@ class Source:
             self.scattered.remove(self.next)
             self.next += 1
         return True
+
+    @property
+    def name(self) -> str:
+        return self.id.rpartition(".")[0]
 
     @property
     def whole(self) -> bool:
@@ -73,6 +79,32 @@ class Stored:
     event: Any = None  # decoded when folded: all kinds but spans
 
 
+class Awaited:
+    """What a completed attempt waits for from others, kept up to date event by event."""
+
+    __slots__ = ("names", "rewards")
+
+    def __init__(self, completed: RolloutCompleted, sources: Iterable[Source], reward_names: Iterable[str]) -> None:
+        self.rewards = set(completed.awaited_rewards).difference(reward_names)
+        self.names = {name: [0, 0] for name in completed.awaited_names}  # sources seen, sources whole
+        for source in sources:
+            self.source_seen(source.name)
+            if source.whole:
+                self.source_whole(source.name)
+
+    def source_seen(self, name: str) -> None:
+        if name in self.names:
+            self.names[name][0] += 1
+
+    def source_whole(self, name: str) -> None:
+        if name in self.names:
+            self.names[name][1] += 1
+
+    def missing_names(self) -> list[str]:
+        """Awaited source names that have not ended: none of their sources seen, or one without its end or with gaps."""
+        return [name for name, (seen, whole) in self.names.items() if not seen or whole < seen]
+
+
 @dataclass(slots=True)
 class Attempt:
     """One try at a rollout. `faults`: why it is incomplete; `expired`: reason and what was missing."""
@@ -84,8 +116,7 @@ class Attempt:
     sources: dict[str, Source] = field(default_factory=dict)
     records: list[Stored] = field(default_factory=list)
     completed: RolloutCompleted | None = None
-    # Empty ones are shared by all attempts: an open rollout weighs little more than its bytes.
-    reward_names: frozenset[str] = frozenset()
+    awaited: Awaited | None = None
     faults: tuple[str, ...] = ()
     expired: str | None = None
 

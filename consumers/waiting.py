@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from rolloutlog.consumers.fold import missing_names, missing_rewards
 from rolloutlog.consumers.state import Attempt, Group, PartitionState, Rollout
 from rolloutlog.eventstore.events import FAILED
 
@@ -50,6 +49,7 @@ def _missing(attempt: Attempt) -> list[str]:
     found = []
     for source in attempt.sources.values():
         found += [f"events {first}-{last} of {source.id}" for first, last in source.gaps()[:NAMES_SHOWN]]
-    found += [f"the end of {name}" for name in missing_names(attempt)[:NAMES_SHOWN]]
-    found += [f"reward {name}" for name in missing_rewards(attempt)[:NAMES_SHOWN]]
+    if attempt.awaited is not None:
+        found += [f"the end of {name}" for name in attempt.awaited.missing_names()[:NAMES_SHOWN]]
+        found += [f"reward {name}" for name in sorted(attempt.awaited.rewards)[:NAMES_SHOWN]]
     return found

@@ -39,6 +39,9 @@ from rolloutlog.eventstore.rewards import check_reward
 from rolloutlog.eventstore.tokens import TOKEN_BYTES, check_logprobs, check_packed
 
 ID_CHARACTERS_MAX = 512
+AXES_MAX = 32
+AWAITED_MAX = 256  # names that a rollout waits for: looked at with every event that comes after its end
+METADATA_BYTES_MAX = 2**20  # it travels with the batch, whose record has a limit
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -110,10 +113,16 @@ def _check_started(event: RolloutStarted) -> None:
         raise refused(f"an attempt below attempts_max {event.attempts_max}", event.attempt, "attempt")
     _version(event.policy_version, "policy_version")
     _json_object(event.metadata, "metadata")
+    if len(event.metadata) > METADATA_BYTES_MAX:
+        raise refused(
+            f"at most {METADATA_BYTES_MAX} bytes of JSON", f"{len(event.metadata)} bytes", "metadata", quote=False
+        )
 
 
 def _check_span(event: Span) -> None:
     _id(event.span_id, "span_id")
+    if "/" in event.span_id:  # a sample's id is `{rollout_id}/{attempt}/{span_id}`, read from its end
+        raise refused("an id without /", event.span_id, "span_id")
     if event.parent_id is not None:
         _id(event.parent_id, "parent_id")
     _id(event.name, "name")
@@ -178,7 +187,10 @@ def _check_arrays(event: Span, response_tokens: int) -> None:
         field = f"arrays.{each.name}"
         if not isinstance(each.dtype, str) or not _DTYPE.fullmatch(each.dtype):
             raise refused("a little-endian dtype of numbers such as '<f4'", each.dtype, field)
-        if not each.shape or any(size < 0 for size in each.shape) or each.shape[0] != response_tokens:
+        # Numbers of a shape come from the wire: many or large ones would take long to multiply.
+        if not 0 < len(each.shape) <= AXES_MAX or not all(0 <= size <= INT32_MAX for size in each.shape):
+            raise refused(f"a shape of 1 to {AXES_MAX} axes from 0 to 2**31 - 1", each.shape[:AXES_MAX], field)
+        if each.shape[0] != response_tokens:
             raise refused(f"a shape whose first axis is {response_tokens} response tokens", each.shape, field)
         try:
             expected = prod(each.shape) * np.dtype(each.dtype).itemsize
@@ -207,8 +219,10 @@ def _check_completed(event: RolloutCompleted) -> None:
         if not isinstance(event.error, str):
             raise refused("text or null", event.error, "error")
         _utf8(event.error, "error")
-    _ids(event.awaited_names, "awaited_names")
-    _ids(event.awaited_rewards, "awaited_rewards")
+    for field in ("awaited_names", "awaited_rewards"):
+        _ids(getattr(event, field), field)
+        if len(getattr(event, field)) > AWAITED_MAX:
+            raise refused(f"at most {AWAITED_MAX} names", f"{len(getattr(event, field))} of them", field, quote=False)
 
 
 def _check_expired(event: RolloutExpired) -> None:
