@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from rolloutlog.consumers.fold import fold
 from rolloutlog.consumers.origin import origin_of
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output
-from rolloutlog.consumers.owners import Claim, newest_claim, successor_of, write_claim
+from rolloutlog.consumers.owners import Claim, Claims, write_claim
 from rolloutlog.consumers.packing import Packer
 from rolloutlog.consumers.position import Progress, from_position, to_position
 from rolloutlog.consumers.settings import FoldSettings
@@ -117,6 +117,11 @@ class Assembler:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     summary: Summary = field(default_factory=Summary)
 
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.log)
+        self.claiming = asyncio.Lock()
+        self.first_claim: Claim | None = None
+
     async def run(self, partitions: Sequence[int], *, until_end: bool = False) -> Summary:
         """Assemble until `stop` is set, or `until_end`: up to the ends seen at start.
 
@@ -132,6 +137,7 @@ class Assembler:
         finally:
             self.stop.set()
             await asyncio.gather(*workers, return_exceptions=True)
+            await self.claims.close()
         self._warn_of_missing_rewards()
         return self.summary
 
@@ -142,7 +148,7 @@ class Assembler:
         while True:
             worker, began = Worker(self, partition, end), loop.time()
             try:
-                if claim is not None and await newest_claim(self.log, claim) not in (None, claim):
+                if claim is not None and await self.claims.taken_over(claim):
                     raise Fenced(f"partition {partition} has a newer owner")
                 await worker.run()
             except Fenced as error:
@@ -165,9 +171,11 @@ class Assembler:
 
     async def _fenced_out(self, claim: Claim | None, partition: int, error: Fenced) -> None:
         successor = None
+        claim = claim or self.first_claim
         if claim is not None:
+            partition = claim.partition
             try:
-                successor = await successor_of(self.log, claim, wait_s=SUCCESSOR_WAIT_S)
+                successor = await self.claims.successor(claim, wait_s=SUCCESSOR_WAIT_S)
             except StoreError:
                 logger.warning("partition %d: the successor's name could not be read", partition)
         raise FencedOut(
@@ -189,6 +197,7 @@ class Worker:
     """One partition's steps. Dropped whole when anything fails: a new one starts from what is committed."""
 
     def __init__(self, assembler: Assembler, partition: int, end: int | None) -> None:
+        self.assembler = assembler
         self.log = assembler.log
         self.settings = assembler.settings
         self.clock = assembler.clock
@@ -208,14 +217,8 @@ class Worker:
         self.packer = Packer(partition, self.settings.fold.config_hash, source)
 
     async def run(self) -> None:
-        self.on_step(self.partition, "fence")
-        owner = await self.log.own(APP, EVENTS, self.partition)
-        reader = None
+        owner, reader = await self._own(), None
         try:
-            self.on_step(self.partition, "claim")
-            claim = Claim(APP, EVENTS, self.partition, socket.gethostname(), os.getpid(), self.clock())
-            await write_claim(self.log, claim)
-            self.claim = claim
             self.on_step(self.partition, "position")
             progress = await self._progress(owner)
             self.on_step(self.partition, "seek")
@@ -228,6 +231,29 @@ class Worker:
             if reader is not None:
                 await reader.close()
             await owner.close()
+
+    async def _own(self) -> Owner:
+        """Fence and claim. One partition after the other: of two assemblers that start at once, one is to stay.
+
+        The one that finds its first partition taken stops before it takes another one from its successor.
+        """
+        assembler = self.assembler
+        async with assembler.claiming:
+            if assembler.first_claim is not None and await assembler.claims.taken_over(assembler.first_claim):
+                raise Fenced(f"partition {assembler.first_claim.partition} has a newer owner")
+            self.on_step(self.partition, "fence")
+            owner = await self.log.own(APP, EVENTS, self.partition)
+            try:
+                self.on_step(self.partition, "claim")
+                claim = Claim(APP, EVENTS, self.partition, socket.gethostname(), os.getpid(), self.clock())
+                await write_claim(self.log, claim)
+            except BaseException:
+                await owner.close()
+                raise
+            self.claim = claim
+            if assembler.first_claim is None or assembler.first_claim.partition == self.partition:
+                assembler.first_claim = claim
+        return owner
 
     async def _progress(self, owner: Owner) -> Progress:
         """L and P to start from: committed, or found from the outputs when nothing was ever committed."""
@@ -346,7 +372,7 @@ class Refusals:
 
     def __init__(self, settings: AssemblerSettings) -> None:
         self._in_row_max = settings.dead_letters_in_row
-        self._window_max = int(settings.dead_letters_share * self.WINDOW)
+        self._window_max = settings.dead_letters_share * self.WINDOW
         self._in_row = self._events = self._refused = 0
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
@@ -354,7 +380,8 @@ class Refusals:
         self._events += 1
         self._in_row = self._in_row + 1 if letters else 0
         self._refused += bool(letters)
-        if self._in_row >= self._in_row_max or self._refused >= self._window_max > 0:
+        # A share of few events says little: it is looked at when the window is full.
+        if self._in_row >= self._in_row_max or (self._events == self.WINDOW and self._refused >= self._window_max):
             # The reason in full: what was not committed yet is in no topic.
             raise TooManyDeadLetters(
                 f"{self._in_row} events in a row and {self._refused} of the last {self._events} were refused, the last "

@@ -10,10 +10,11 @@ from typing import Any
 
 from rolloutlog.eventstore.codec import decode_record, encode_record
 from rolloutlog.eventstore.errors import InvalidEvent
-from rolloutlog.eventstore.log import META, Log, NewRecord
+from rolloutlog.eventstore.log import META, Log, NewRecord, Reader, Record
 
 RECORD = "OwnerClaimed"
 META_PARTITION = 0
+PREFIX = b"owner/"
 POLL_S = 0.2
 
 
@@ -41,31 +42,49 @@ async def write_claim(log: Log, claim: Claim) -> None:
     await log.append([NewRecord(META, META_PARTITION, claim.key, encode_record(RECORD, fields))])
 
 
-async def newest_claim(log: Log, claim: Claim) -> Claim | None:
-    """The last record of the partition that `claim` is about, whoever wrote it."""
-    ends = (await log.ranges(META, [META_PARTITION]))[META_PARTITION]
-    reader = await log.reader(META, {META_PARTITION: ends.first})
-    newest = None
-    try:
-        while reader.position(META_PARTITION) < ends.end:
-            for record in await reader.fetch(wait_s=1.0):
-                if record.key == claim.key:
-                    try:
-                        newest = Claim(**decode_record(record.value, expected=RECORD)[1])
-                    except InvalidEvent:
-                        continue  # not readable to this version: as if unknown
-    finally:
-        await reader.close()
-    return newest
+class Claims:
+    """The owners' records of a log, as they come: read once, after that only what is new."""
 
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._reader: Reader | None = None
+        self._newest: dict[bytes, Claim] = {}
+        self._turn = asyncio.Lock()
 
-async def successor_of(log: Log, claim: Claim, *, wait_s: float) -> Claim | None:
-    """The owner that fenced us, None when it has not said who it is within `wait_s`."""
-    deadline = asyncio.get_running_loop().time() + wait_s
-    while True:
-        newest = await newest_claim(log, claim)
-        if newest is not None and newest != claim:
-            return newest
-        if asyncio.get_running_loop().time() >= deadline:
-            return None
-        await asyncio.sleep(POLL_S)
+    async def newest(self, claim: Claim) -> Claim | None:
+        """The last record of the partition that `claim` is about, whoever wrote it."""
+        async with self._turn:
+            span = (await self._log.ranges(META, [META_PARTITION]))[META_PARTITION]
+            if self._reader is None:
+                self._reader = await self._log.reader(META, {META_PARTITION: span.first})
+            while self._reader.position(META_PARTITION) < span.end:
+                for record in await self._reader.fetch(wait_s=1.0):
+                    self._take(record)
+        return self._newest.get(claim.key)
+
+    async def taken_over(self, claim: Claim) -> bool:
+        """Whether someone else has claimed the partition after `claim`."""
+        return await self.newest(claim) not in (None, claim)
+
+    async def successor(self, claim: Claim, *, wait_s: float) -> Claim | None:
+        """The owner that fenced us, None when it has not said who it is within `wait_s`."""
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            newest = await self.newest(claim)
+            if newest is not None and newest != claim:
+                return newest
+            if asyncio.get_running_loop().time() >= deadline:
+                return None
+            await asyncio.sleep(POLL_S)
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            await self._reader.close()
+
+    def _take(self, record: Record) -> None:
+        if record.key is None or not record.key.startswith(PREFIX):
+            return
+        try:
+            self._newest[record.key] = Claim(**decode_record(record.value, expected=RECORD)[1])
+        except InvalidEvent:
+            return  # not readable to this version: as if unknown

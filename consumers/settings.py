@@ -18,6 +18,7 @@ FOLD_VERSION = 1  # raised when the same events give other outputs
 MERGES = ("none",)
 ON_INCOMPLETE = ("drop", "keep")
 DIGEST_BYTES = 16
+LATE_WINDOW_S_MAX = 366 * 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,12 @@ class FoldSettings:
             _one_of("splits", split, SPLITS)
         if type(self.min_group) is not int or self.min_group < 1:
             raise InvalidSettings(f"min_group: expected an integer from 1, got {self.min_group!r}")
-        if not 0 <= self.late_window_s < float("inf"):
-            raise InvalidSettings(f"late_window_s: expected seconds from 0, got {self.late_window_s!r}")
+        if not self.splits:
+            raise InvalidSettings(f"splits: expected one or more of {', '.join(SPLITS)}, got none")
+        if not 0 <= self.late_window_s <= LATE_WINDOW_S_MAX:
+            raise InvalidSettings(
+                f"late_window_s: expected seconds from 0 to {LATE_WINDOW_S_MAX}, got {self.late_window_s!r}"
+            )
 
     @property
     def late_window_ns(self) -> int:

@@ -45,6 +45,8 @@ async def _assemble(configuration: Configuration, until_end: bool) -> Summary:
     log = await open_log(configuration.url())
     try:
         partitions = parse_partitions(configuration.partitions, await log.partitions(EVENTS))
+        if not partitions:
+            click.echo(f"no partition falls to the share {configuration.partitions}: nothing to do", err=True)
         assembler = Assembler(log, configuration.assembler(), on_step=_trace)
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):

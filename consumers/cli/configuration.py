@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from rolloutlog.consumers.assembler import AssemblerSettings
 from rolloutlog.consumers.attribution import settings_from
-from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.consumers.settings import LATE_WINDOW_S_MAX, FoldSettings
 from rolloutlog.eventstore.errors import InvalidSettings
 
 ENVIRONMENT = "ROLLOUTLOG_"
@@ -36,7 +36,7 @@ class Configuration(BaseModel):
     min_group: int = Field(2, ge=1)
     splits: Annotated[tuple[str, ...], BeforeValidator(_split)] = ("train",)
     on_incomplete: Literal["drop", "keep"] = "drop"
-    late_window_s: float = Field(600.0, ge=0, allow_inf_nan=False)
+    late_window_s: float = Field(600.0, ge=0, le=LATE_WINDOW_S_MAX, allow_inf_nan=False)
     commit_interval_s: float = Field(0.2, gt=0, le=60)
     commit_events: int = Field(2_000, ge=1)
     commit_bytes: int = Field(8 * 2**20, ge=1)

@@ -23,7 +23,7 @@ from rolloutlog.consumers.cli.options import log_option, run, settings_option
 from rolloutlog.consumers.messages import Trajectory, identities, parse_trajectory, trajectory_events
 from rolloutlog.eventstore.checks import check_event, refused
 from rolloutlog.eventstore.codec import HEADER, decode_record, encode_event, encode_record, header_of, parse_header
-from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings, LogUnavailable
+from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings, LogUnavailable, StoreError
 from rolloutlog.eventstore.events import Event, Span
 from rolloutlog.eventstore.log import EVENTS, META, Log, NewRecord, Range, open_log
 from rolloutlog.eventstore.meta import Run, read_run
@@ -56,6 +56,8 @@ def messages(file: Path, settings: Path | None, log: str | None) -> None:
     An embedded log is created when it is missing. Exit code 1: some lines were refused, the rest is imported.
     """
     url = load(settings, {"log": log}).url()
+    if not file.is_file():
+        raise InvalidSettings(f"{file}: expected a file that can be read twice, got a pipe or device: save it first")
     refused = run(_import(url, file))
     if refused:
         raise click.exceptions.Exit(EXIT_DIFFERENT)
@@ -72,8 +74,8 @@ class Lines:
 
 async def _import(url: str, file: Path) -> int:
     console = Console(stderr=True)
-    lines = _read_lines(file)
     digest = _digest(file)
+    lines = _read_lines(file)
     for number, text in lines.refused[:REPORTED_MAX]:
         click.echo(f"line {number} refused: {text}", err=True)
     if len(lines.refused) > REPORTED_MAX:
@@ -104,6 +106,8 @@ async def _import(url: str, file: Path) -> int:
                 await writer.add(trajectory, digest, lines.by_task[trajectory.task_id], done)
                 progress.advance(task)
             await writer.flush()
+        if _digest(file) != digest:
+            raise StoreError(f"{file} changed while it was imported; import it again when it is complete")
         await _record(log, digest, file, FINISHED, spans, lines, time.time_ns())
     finally:
         await log.close()

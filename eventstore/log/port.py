@@ -191,7 +191,8 @@ def parse_url(url: str) -> LogUrl:
     for pair in filter(None, query.split("&")):
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise InvalidSettings(f"log URL {shown}: {expected}; got option {name!r} without {'a value' if name else 'a name'}")
+            lacking = "a value" if name else "a name"
+            raise InvalidSettings(f"log URL {shown}: {expected}; got option {name!r} without {lacking}")
         options[name] = value
     if separator and scheme == "sqlite":
         if not rest.startswith("/") or len(rest) < 2:

@@ -63,3 +63,21 @@ def test_older_assembler_fenced_in_the_middle_of_its_work_leaves_nothing_out_or_
     by_newer = int(newer.stdout.partition(" ")[0])
     print(f"{expected.batch_count - by_newer} batches by the older assembler, {by_newer} by the newer")
     assert 0 < by_newer < expected.batch_count
+
+
+def test_assemblers_started_at_once_leave_one_that_publishes_everything_once(store: Store) -> None:
+    """Each could take a partition from the other, so that none would be left."""
+    store.append(whole_group("early"))
+    started = [_live(store) for _ in range(3)]
+
+    def running() -> list[Command]:
+        return [command for command in started if command.process.poll() is None]
+
+    wait_until(lambda: len(running()) <= 1, "two of three fenced")
+    (survivor,) = running()
+    assert [command.finish() for command in started if command is not survivor] == [EXIT_FENCED, EXIT_FENCED]
+    store.append(whole_group("later"))
+    wait_until(lambda: len(_published(store)) >= 2, "both groups published")
+    survivor.terminate()
+    assert survivor.finish() == 0, survivor.stderr
+    assert sorted(_published(store)) == ["early", "later"]

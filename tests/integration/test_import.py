@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from rolloutlog.consumers.cli import importing
 from rolloutlog.consumers.cli.main import rolloutlog
 from rolloutlog.eventstore.codec import decode_record
-from rolloutlog.eventstore.errors import LogUnavailable
+from rolloutlog.eventstore.errors import InvalidSettings, LogUnavailable, StoreError
 from rolloutlog.eventstore.log import EVENTS, META, Record, open_log
 
 Line = dict[str, Any]
@@ -437,3 +437,21 @@ def test_dump_is_in_the_order_partition_offset_rollout_turn(tau_samples: list[Li
 def test_dump_of_all_shares_is_the_whole_dump(tau: Commands):
     shares = [tau.run("batches", "dump", "--partitions", f"{share}").stdout for share in range(4)]
     assert "".join(shares) == tau.run("batches", "dump").stdout
+
+
+def test_import_from_a_pipe_is_refused_and_adds_nothing(commands: Commands, tmp_path: Path):
+    """It cannot be read twice, and the digest of what is left of it would be that of an empty file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidSettings, match="expected a file that can be read twice"):
+        commands.load(pipe)
+
+
+def test_import_of_a_file_that_changes_meanwhile_is_not_recorded_as_finished(
+    commands: Commands, file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    digests = iter(["a" * 32, "b" * 32])
+    monkeypatch.setattr(importing, "_digest", lambda _: next(digests))
+    with pytest.raises(StoreError, match="changed while it was imported"):
+        commands.load(written(file, line()))
+    assert [each["status"] for each in commands.imports()] == ["started"]

@@ -54,8 +54,8 @@ def test_config_hash_is_one_for_a_whole_number_of_seconds():
         ({"splits": ("dev",)}, "splits: expected one of train, val, test, got 'dev'"),
         ({"min_group": 0}, "min_group: expected an integer from 1, got 0"),
         ({"min_group": True}, "min_group: expected an integer from 1, got True"),
-        ({"late_window_s": -1.0}, "late_window_s: expected seconds from 0, got -1.0"),
-        ({"late_window_s": float("nan")}, "late_window_s: expected seconds from 0, got nan"),
+        ({"late_window_s": -1.0}, "late_window_s: expected seconds from 0 to 31622400, got -1.0"),
+        ({"late_window_s": float("nan")}, "late_window_s: expected seconds from 0 to 31622400, got nan"),
     ],
 )
 def test_settings_with_a_wrong_value_name_setting_expected_and_got(given: dict[str, Any], text: str):
