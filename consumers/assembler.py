@@ -32,24 +32,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rolloutlog.consumers.fold import fold
-from rolloutlog.consumers.origin import origin_of
+from rolloutlog.consumers.origin import Origin, origin_of
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output
 from rolloutlog.consumers.owners import Claim, Claims, write_claim
 from rolloutlog.consumers.packing import Packer
-from rolloutlog.consumers.position import Progress, from_position, to_position
+from rolloutlog.consumers.position import PositionRefused, Progress, from_position, to_position
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
 from rolloutlog.consumers.waiting import describe_open
-from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRange, StoreError
+from rolloutlog.eventstore.errors import Fenced, InvalidEvent, LogUnavailable, OffsetOutOfRange, StoreError
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, Log, Owner, Reader, Record
 
 APP = "assembler"
 SUCCESSOR_WAIT_S = 5.0
 FETCH_WAIT_S = 0.1
 WAITING_SHOWN = 5  # open groups a partition tells of at its end
+DUE_EVERY = 16  # records between two looks at the clock
 FOLD_SLICE = 200  # records folded before other partitions get a turn
 RETRY_S = (0.5, 30.0)  # first and longest wait after the log was unavailable
 HEALTHY_S = 60.0  # a worker that ran so long begins again with the first wait
+HELD_BACK_S = 60.0  # above the transaction timeout of our own programs
 UNTIL_END_RETRIES = 7  # about a minute of waiting; a run that is to end does not wait for ever
 
 logger = logging.getLogger("rolloutlog.assembler")
@@ -61,6 +63,12 @@ class FencedOut(StoreError):
 
 class HistoryLost(StoreError):
     """Events that the committed position needs are gone."""
+
+
+class HeldBack(StoreError):
+    """A run that is to end cannot: another program's open transaction stands before the end."""
+
+    retriable = True
 
 
 class TooManyDeadLetters(StoreError):
@@ -127,11 +135,7 @@ class Assembler:
 
         Raises  FencedOut, HistoryLost, TooManyDeadLetters, PositionRefused; the other workers then end as well
         """
-        ends = await self.log.ranges(EVENTS, partitions) if until_end else None
-        workers = [
-            asyncio.create_task(self._keep(partition, ends[partition].end if ends else None))
-            for partition in partitions
-        ]
+        workers = [asyncio.create_task(self._keep(partition, until_end)) for partition in partitions]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -141,26 +145,30 @@ class Assembler:
         self._warn_of_missing_rewards()
         return self.summary
 
-    async def _keep(self, partition: int, end: int | None) -> None:
+    async def _keep(self, partition: int, until_end: bool) -> None:
         """Run one partition's worker again after the log was unavailable, unless someone else has taken it over."""
-        wait_s, claim, retries = RETRY_S[0], None, 0
+        wait_s, claim, retries, end = RETRY_S[0], None, 0, None
         loop = asyncio.get_running_loop()
         while True:
-            worker, began = Worker(self, partition, end), loop.time()
+            worker, began = Worker(self, partition, until_end, end), loop.time()
             try:
                 if claim is not None and await self.claims.taken_over(claim):
                     raise Fenced(f"partition {partition} has a newer owner")
                 await worker.run()
             except Fenced as error:
                 await self._fenced_out(worker.claim or claim, partition, error)
+            except OffsetOutOfRange as error:
+                # Cut off while it was read: the position says what is lost, and the settings what to do.
+                logger.warning("partition %d: %s", partition, error)
+                claim, end = worker.claim or claim, worker.end
             except LogUnavailable as error:
                 if loop.time() - began > HEALTHY_S:
                     wait_s, retries = RETRY_S[0], 0
                 retries += 1
-                if self.stop.is_set() or (end is not None and retries > UNTIL_END_RETRIES):
+                if self.stop.is_set() or (until_end and retries > UNTIL_END_RETRIES):
                     raise
                 logger.warning("partition %d: %s; again in %.1f s", partition, error, wait_s)
-                claim = worker.claim or claim
+                claim, end = worker.claim or claim, worker.end
                 await _sleep(self.stop, wait_s)
                 wait_s = min(wait_s * 2, RETRY_S[1])
             else:
@@ -196,7 +204,7 @@ class Assembler:
 class Worker:
     """One partition's steps. Dropped whole when anything fails: a new one starts from what is committed."""
 
-    def __init__(self, assembler: Assembler, partition: int, end: int | None) -> None:
+    def __init__(self, assembler: Assembler, partition: int, until_end: bool, end: int | None = None) -> None:
         self.assembler = assembler
         self.log = assembler.log
         self.settings = assembler.settings
@@ -205,7 +213,7 @@ class Worker:
         self.summary = assembler.summary
         self.on_step = assembler.on_step or (lambda partition, step: None)
         self.partition = partition
-        self.end = end
+        self.until_end, self.end = until_end, end
         self.claim: Claim | None = None
         self.state = PartitionState(partition, self.settings.fold)
         self.outputs: list[Output] = []
@@ -246,11 +254,11 @@ class Worker:
             try:
                 self.on_step(self.partition, "claim")
                 claim = Claim(APP, EVENTS, self.partition, socket.gethostname(), os.getpid(), self.clock())
-                await write_claim(self.log, claim)
+                self.claim = claim  # before it is written: an unanswered one may be stored
+                await write_claim(owner, claim)
             except BaseException:
                 await owner.close()
                 raise
-            self.claim = claim
             if assembler.first_claim is None or assembler.first_claim.partition == self.partition:
                 assembler.first_claim = claim
         return owner
@@ -258,7 +266,10 @@ class Worker:
     async def _progress(self, owner: Owner) -> Progress:
         """L and P to start from: committed, or found from the outputs when nothing was ever committed."""
         where = f"{APP}, partition {self.partition} of {EVENTS}"
+        # After fencing, for a dead owner's transaction is over then; with all that is written, also by others.
         span = (await self.log.ranges(EVENTS, [self.partition]))[self.partition]
+        if self.until_end and self.end is None:
+            self.end = span.written
         position = await owner.position()
         if position is None:
             progress = Progress(span.first, max(span.first, await self._last_trigger() + 1))
@@ -267,9 +278,15 @@ class Worker:
             if progress.emptied:
                 logger.warning("%s: metadata was emptied; outputs from offset %d on are published again", where,
                                progress.position)  # fmt: skip
+        if progress.position > span.written:
+            raise PositionRefused(
+                f"{where}: expected a position of at most {span.written}, where the log ends, got {progress.position}: "
+                "the topic was made anew, or lost its end. What is below the position would be taken for published: "
+                "reset the group's offsets, or start a new prefix"
+            )
         if progress.watermark >= span.first:
             return progress
-        lost = f"{where}: events {progress.watermark}-{span.first - 1} are gone, though open groups need them"
+        lost = f"{where}: events {progress.watermark}-{span.first - 1} are gone, where the committed position begins"
         if self.settings.on_history_lost != "skip":
             raise HistoryLost(
                 f"{lost}. Start with --on-history-lost skip to go on without them, or replay from an archive"
@@ -281,13 +298,13 @@ class Worker:
         """The highest trigger of this partition's outputs, -1 when there is none."""
         highest = -1
         for topic in (BATCHES, DEAD_LETTERS):
-            record = await last_record(self.log, topic, self.partition)
-            if record is not None:
-                highest = max(highest, origin_of(record).trigger)
+            origin = await last_origin(self.log, topic, self.partition)
+            if origin is not None:
+                highest = max(highest, origin.trigger)
         return highest
 
     async def _cycle(self, owner: Owner, reader: Reader) -> None:
-        committed_at = asyncio.get_running_loop().time()
+        committed_at = moved_at = asyncio.get_running_loop().time()
         while True:
             self.on_step(self.partition, "receive")
             records = await reader.fetch(wait_s=self._wait_s(), records_max=self.settings.commit_events)
@@ -296,7 +313,7 @@ class Worker:
                 self._fold(record)
                 if index % FOLD_SLICE == FOLD_SLICE - 1:
                     await asyncio.sleep(0)
-                if self._due():
+                if (index % DUE_EVERY == 0 or self.outputs_bytes >= self.settings.commit_bytes) and self._due():
                     await self._commit(owner)
                     committed_at = asyncio.get_running_loop().time()
                     self.on_step(self.partition, "fold")  # the rest of what was received
@@ -304,6 +321,14 @@ class Worker:
             self.state.position = max(self.state.position, reader.position(self.partition))
             ended = self.stop.is_set() or (self.end is not None and self.state.position >= self.end)
             now = asyncio.get_running_loop().time()
+            if records:
+                moved_at = now
+            elif self.end is not None and not ended and now - moved_at > HELD_BACK_S:
+                raise HeldBack(
+                    f"partition {self.partition} of {EVENTS}: expected to read to {self.end}, got nothing above "
+                    f"{self.state.position} for {HELD_BACK_S:.0f} s: a transaction of another program is open there. "
+                    "What was read is published; run again when it is over"
+                )
             if ended or self._due() or now - committed_at >= self.settings.position_interval_s:
                 await self._commit(owner)
                 committed_at = now
@@ -392,8 +417,11 @@ class Refusals:
             self._events = self._refused = 0
 
 
-async def last_record(log: Log, topic: str, partition: int) -> Record | None:
-    """The last committed record of a partition, None when it is empty. Looks back in growing strides."""
+async def last_origin(log: Log, topic: str, partition: int) -> Origin | None:
+    """Where the last output of a partition comes from, None when there is none. Looks back in growing strides.
+
+    Records without a readable origin are of others, and passed over.
+    """
     span = (await log.ranges(topic, [partition]))[partition]
     stride = 1
     while span.first < span.end:
@@ -403,7 +431,10 @@ async def last_record(log: Log, topic: str, partition: int) -> Record | None:
         try:
             while reader.position(partition) < span.end:
                 for record in await reader.fetch(wait_s=FETCH_WAIT_S):
-                    last = record
+                    try:
+                        last = origin_of(record)
+                    except InvalidEvent:
+                        continue
         except OffsetOutOfRange:
             span = (await log.ranges(topic, [partition]))[partition]  # retention moved on meanwhile
             continue

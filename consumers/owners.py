@@ -10,7 +10,7 @@ from typing import Any
 
 from rolloutlog.eventstore.codec import decode_record, encode_record
 from rolloutlog.eventstore.errors import InvalidEvent
-from rolloutlog.eventstore.log import META, Log, NewRecord, Reader, Record
+from rolloutlog.eventstore.log import META, Log, NewRecord, Owner, Reader, Record
 
 RECORD = "OwnerClaimed"
 META_PARTITION = 0
@@ -33,13 +33,19 @@ class Claim:
     def key(self) -> bytes:
         return f"owner/{self.app}/{self.topic}/{self.partition}".encode()
 
+    def by_same_process(self, other: "Claim") -> bool:
+        """A process that came back after the log was away claims again, and is no successor of itself."""
+        return (self.host, self.pid) == (other.host, other.pid)
+
     def __str__(self) -> str:
         return f"host {self.host}, pid {self.pid}"
 
 
-async def write_claim(log: Log, claim: Claim) -> None:
+async def write_claim(owner: Owner, claim: Claim) -> None:
+    """Say who owns the partition, in a transaction of the owner: no one who was fenced can say so later."""
     fields: Mapping[str, Any] = {name: getattr(claim, name) for name in Claim.__slots__}
-    await log.append([NewRecord(META, META_PARTITION, claim.key, encode_record(RECORD, fields))])
+    record = NewRecord(META, META_PARTITION, claim.key, encode_record(RECORD, fields))
+    await owner.commit([record], None)
 
 
 class Claims:
@@ -63,15 +69,16 @@ class Claims:
         return self._newest.get(claim.key)
 
     async def taken_over(self, claim: Claim) -> bool:
-        """Whether someone else has claimed the partition after `claim`."""
-        return await self.newest(claim) not in (None, claim)
+        """Whether another process has claimed the partition after `claim`."""
+        newest = await self.newest(claim)
+        return newest is not None and not claim.by_same_process(newest)
 
     async def successor(self, claim: Claim, *, wait_s: float) -> Claim | None:
         """The owner that fenced us, None when it has not said who it is within `wait_s`."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
             newest = await self.newest(claim)
-            if newest is not None and newest != claim:
+            if newest is not None and not claim.by_same_process(newest):
                 return newest
             if asyncio.get_running_loop().time() >= deadline:
                 return None

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
 
 from rolloutlog.consumers.batches import encode_parts
 from rolloutlog.consumers.origin import HEADER as ORIGIN
@@ -12,8 +14,12 @@ from rolloutlog.eventstore.codec import HEADER as EVENT
 from rolloutlog.eventstore.codec import encode_event, header_of
 from rolloutlog.eventstore.events import COMPLETE, GroupClosed
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, NewRecord
+from rolloutlog.eventstore.settings import EVENT_BYTES_MAX, RECORD_OVERHEAD_BYTES
 
 WHY = "why"
+RECORD_BYTES_MAX = EVENT_BYTES_MAX + RECORD_OVERHEAD_BYTES  # a record as the events topic takes it, uncompressed
+HEADERS_MAX = 256
+KEY_BYTES_KEPT = 1_024
 DETAIL_CHARACTERS_MAX = 2_000  # a dead letter's own headers must fit beside a record of the largest size
 
 
@@ -64,7 +70,7 @@ class Packer:
 
     def _dead_letter(self, output: DeadLetter) -> NewRecord:
         record = output.record
-        why = {
+        why: dict[str, Any] = {
             "reason": output.reason,
             "field": output.field,
             "topic": record.topic,
@@ -73,5 +79,12 @@ class Packer:
             "detail": output.detail[:DETAIL_CHARACTERS_MAX],
         }
         origin = Origin(self.partition, output.trigger, record.offset, self.config_hash)
-        headers = (*record.headers, (WHY, json.dumps(why, sort_keys=True).encode()), (ORIGIN, origin.text()))
-        return NewRecord(DEAD_LETTERS, self.partition, record.key, record.value, headers)
+        key, value, given = record.key, record.value, record.headers
+        size_bytes = len(key or b"") + len(value or b"") + sum(len(name) + len(text or b"") for name, text in given)
+        if size_bytes > RECORD_BYTES_MAX or len(given) > HEADERS_MAX:
+            # Above the topic's limit, as compressed records can be: what it was, and where it still stands.
+            digest = blake2b(value or b"", digest_size=16).hexdigest()
+            why |= {"cut": True, "size_bytes": size_bytes, "header_count": len(given), "value_blake2b": digest}
+            key, value, given = (key or b"")[:KEY_BYTES_KEPT], None, ()
+        headers = (*given, (WHY, json.dumps(why, sort_keys=True).encode()), (ORIGIN, origin.text()))
+        return NewRecord(DEAD_LETTERS, self.partition, key, value, headers)

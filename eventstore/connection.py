@@ -59,6 +59,7 @@ async def connect(url: str, *, create: bool, partitions: int | None, opener: Ope
             if run is None:
                 raise LogMissing(f"log {url}: its topics hold no run yet; create it with `rolloutlog topics create`")
             check_partitions(run, await log.partitions(EVENTS), url)
+            await log.ranges(EVENTS, [0])  # refuses a topic that events cannot be kept in, before any is recorded
         except BaseException:
             await log.close()
             raise

@@ -31,9 +31,15 @@ class LogUnavailable(StoreError):
     """No answer in time; what was sent may be stored.
 
     Publish it again, marked `resend`: its identity makes that safe.
+
+    maybe_stored  False where the log knows that no record of this request is stored: publish it again as it was
     """
 
     retriable = True
+
+    def __init__(self, message: str, *, maybe_stored: bool = True) -> None:
+        super().__init__(message)
+        self.maybe_stored = maybe_stored
 
 
 class LogMissing(StoreError):

@@ -83,11 +83,7 @@ class Outbox:
 
     def put(self, entry: Entry) -> None:
         """Queue an event. Raises BufferFull or NotOpen; the event is then not queued."""
-        if os.getpid() != self._pid:  # before the lock, which the fork may have copied while it was held
-            raise NotOpen(
-                f"{entry} not recorded: this process was forked from the one that opened the publisher "
-                f"(process {self._pid}), and has no connection of its own; open a publisher after the fork"
-            )
+        self.refuse_fork(f"{entry} not recorded")
         refuse_reentry(self._lock, entry)
         with self._lock:
             if self._closed:
@@ -136,6 +132,14 @@ class Outbox:
     def refuse_reentry(self, what: str) -> None:
         """Raise NotOpen when the code that runs now interrupted a `put` in this thread: the sender waits for it."""
         refuse_reentry(self._lock, what)
+
+    def refuse_fork(self, what: str) -> None:
+        """Raise NotOpen in a forked child. Called before any lock, which may have been held when the process forked."""
+        if os.getpid() != self._pid:
+            raise NotOpen(
+                f"{what}: this process was forked from the one that opened the publisher (process {self._pid}), and "
+                "has no connection of its own; open a publisher after the fork"
+            )
 
     def close(self, why: str) -> None:
         """Refuse what is put from now on."""

@@ -15,8 +15,10 @@ slow the host down until the buffer is full. `flush` and `close` block until the
 Not here  the buffer: eventstore.outbox; sending: eventstore.sender; recording: eventstore.rollout
 """
 
+import atexit
 import logging
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -158,6 +160,7 @@ class EventPublisher:
             error = refused("a Group, as `events.group(...)` gives", group, "group")
             error.args = (f"close_group refused: {error}",)
             raise error
+        self._outbox.refuse_fork(f"close_group of {group.group_id} refused")
         refuse_reentry(self._lock, f"close_group of {group.group_id}")
         with self._lock:
             fields = {"group_id": group.group_id, "reason": REQUESTED, "as_of": None}
@@ -193,6 +196,7 @@ class EventPublisher:
                          they are to stand in the events
         Raises           InvalidEvent naming the argument
         """
+        self._outbox.refuse_fork("rollout refused")
         attempt = plain_integer(attempt)
         if rollout_id is None:
             rollout_id = new_id()
@@ -262,6 +266,7 @@ class EventPublisher:
 
     def _flush(self, timeout_s: float | None) -> "Future[None]":
         seconds = self._seconds(timeout_s)
+        self._outbox.refuse_fork("flush refused")
         self._outbox.refuse_reentry("flush")
         return self._client.submit(self._sender.flush(self._outbox.put_count, seconds))
 
@@ -367,7 +372,22 @@ def _raise_or_note(lost: NotStored, error: BaseException | None) -> None:
 _open_publishers: set[EventPublisher] = set()
 
 
-def _close_at_exit() -> None:
+def _close_unless_recording() -> None:
+    """Called before Python waits for the program's threads. They may still record: `atexit` then closes after them."""
+    own = (threading.main_thread(), threading.current_thread())
+    others = any(not thread.daemon and thread not in own for thread in threading.enumerate())
+    # To wait for them here could take for ever: some wait until the main thread has ended, which it does after this.
+    if not others or _is_multiprocessing_child():
+        _close_all()
+
+
+def _is_multiprocessing_child() -> bool:
+    """Whether this process ends without calling `atexit`."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    return multiprocessing is not None and multiprocessing.parent_process() is not None
+
+
+def _close_all() -> None:
     """Store what publishers that nobody closed still hold, and say what is lost."""
     for publisher in list(_open_publishers):
         if publisher.pending_count and publisher._pid == os.getpid():
@@ -380,8 +400,9 @@ def _close_at_exit() -> None:
 
 @cache
 def _register_at_exit() -> None:
-    """Once, after a log client was opened: what is registered last runs first, before that client's thread pools end.
+    """Once, after a log client was opened: what is registered last runs first.
 
-    `atexit` would be too late for the pools, and isn't called in multiprocessing's children.
+    Without other threads, publishers close while the pools still run that their log's client may need to connect.
     """
-    threading._register_atexit(_close_at_exit)  # type: ignore[attr-defined]
+    atexit.register(_close_all)
+    threading._register_atexit(_close_unless_recording)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Send what waits in the outbox to the log, in order.
 
-One cycle: 1. wait for events, a moment longer for more of them; 2. take a batch; 3. append it; 4. on no answer, mark
-the batch `resend` and append it again after a pause, for ever; 5. tell the outbox, and who waits in `flush`.
+One cycle: 1. wait for events, a moment longer for more of them; 2. take a batch; 3. append it; 4. on no answer, append
+it again after a pause, for ever, marked `resend` where it may be stored; 5. tell the outbox, and who waits in `flush`.
 
 Order     one batch at a time, so that each partition keeps the order of the outbox
 Refusal   a batch with a record that is too large is halved until that record is alone; what the log will never take is
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from rolloutlog.eventstore.clock import HostClock
-from rolloutlog.eventstore.errors import NotStored, RecordTooLarge, StoreError
+from rolloutlog.eventstore.errors import LogUnavailable, NotStored, RecordTooLarge, StoreError
 from rolloutlog.eventstore.log.port import Log
 from rolloutlog.eventstore.outbox import Entry, Outbox
 from rolloutlog.eventstore.settings import PublisherSettings
@@ -74,13 +74,12 @@ class Sender:
     async def _store(self, batch: Sequence[Entry]) -> None:
         pause_s = self._settings.retry_s_min
         while not await self._append(batch):
-            for entry in batch:
-                entry.mark_resend()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
     async def _append(self, batch: Sequence[Entry]) -> bool:
-        """Append once. False when the result is unknown."""
+        """Append once. False when it is to be appended again; it is then marked, unless the log says that it has none
+        of it: a mark on what was never stored would make the fold refuse a start whose host's clock is behind."""
         sent_ns = self._clock.time_ns()
         try:
             stored = await self._log.append([entry.record for entry in batch])
@@ -96,6 +95,9 @@ class Sender:
                 self._refuse(batch, error)
             else:
                 self._note_trouble(batch, error)
+                if not isinstance(error, LogUnavailable) or error.maybe_stored:
+                    for entry in batch:
+                        entry.mark_resend()
                 return False
         else:
             if stored:

@@ -7,7 +7,7 @@ partition's output stays in the partition of the same number.
 from collections.abc import Callable, Mapping
 from time import time_ns
 
-from rolloutlog.eventstore.errors import PartitionCountChanged
+from rolloutlog.eventstore.errors import LogMissing, PartitionCountChanged
 from rolloutlog.eventstore.log.port import (
     ACKS,
     BATCHES,
@@ -82,7 +82,7 @@ async def create_topics(
     Returns     the run that counts, which another process may have created
     Raises      PartitionCountChanged when events has another partition count than wanted, or than the run
     """
-    wanted = partitions_default(log.url) if partitions is None else partitions
+    wanted = await _present(log) or partitions_default(log.url) if partitions is None else partitions
     await log.create(topic_settings(partitions=wanted, event_bytes_max=event_bytes_max, retention_s=retention_s))
     found = await log.partitions(EVENTS)
     if partitions is not None and found != partitions:
@@ -95,6 +95,19 @@ async def create_topics(
         run = await create_run(log, Run(run_id or new_id(), found, clock()))
     check_partitions(run, found, log.url)
     return run
+
+
+async def _present(log: Log) -> int | None:
+    """The partition count that the log has: of its run, else of its events, else none."""
+    try:
+        run = await read_run(log)
+        return run.partitions if run is not None else await log.partitions(EVENTS)
+    except LogMissing:
+        pass
+    try:
+        return await log.partitions(EVENTS)
+    except LogMissing:
+        return None
 
 
 def check_partitions(run: Run, found: int, url: str) -> None:

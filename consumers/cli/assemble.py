@@ -13,6 +13,8 @@ from rolloutlog.consumers.attribution import OUTCOMES
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.options import attribution_options, log_option, run, settings_option
 from rolloutlog.eventstore.log import EVENTS, open_log
+from rolloutlog.eventstore.meta import read_run
+from rolloutlog.eventstore.topics import check_partitions
 
 # Counts of events that left the state as it was: docs/log.md says what each means.
 WITHOUT_EFFECT = ("duplicate", "conflict", "late", "superseded", "orphan", "surplus_events", "group_reused",
@@ -44,7 +46,11 @@ def assemble(settings: Path | None, until_end: bool, **flags: Any) -> None:
 async def _assemble(configuration: Configuration, until_end: bool) -> Summary:
     log = await open_log(configuration.url())
     try:
-        partitions = parse_partitions(configuration.partitions, await log.partitions(EVENTS))
+        count = await log.partitions(EVENTS)
+        this_run = await read_run(log)
+        if this_run is not None:
+            check_partitions(this_run, count, configuration.url())
+        partitions = parse_partitions(configuration.partitions, count)
         if not partitions:
             click.echo(f"no partition falls to the share {configuration.partitions}: nothing to do", err=True)
         assembler = Assembler(log, configuration.assembler(), on_step=_trace)

@@ -29,7 +29,7 @@ from rolloutlog.eventstore.log import EVENTS, META, Log, NewRecord, Range, open_
 from rolloutlog.eventstore.meta import Run, read_run
 from rolloutlog.eventstore.partitioner import partition_of
 from rolloutlog.eventstore.settings import EVENT_BYTES_MAX
-from rolloutlog.eventstore.topics import create_topics
+from rolloutlog.eventstore.topics import check_partitions, create_topics
 
 RECORD = "ImportRecorded"
 STARTED, FINISHED = "started", "finished"
@@ -126,6 +126,7 @@ async def _run_of(log: Log, url: str) -> Run:
     found = await read_run(log)
     if found is None:
         raise InvalidSettings(f"log {url}: no run: `rolloutlog topics create --log {url}` makes it")
+    check_partitions(found, await log.partitions(EVENTS), url)
     return found
 
 
@@ -215,7 +216,10 @@ async def _earlier(log: Log, digest: str) -> dict[str, Any] | None:
         while reader.position(0) < span.end:
             for record in await reader.fetch(wait_s=1.0):
                 if record.key == f"import/{digest}".encode():
-                    found = decode_record(record.value, expected=RECORD)[1]
+                    try:
+                        found = decode_record(record.value, expected=RECORD)[1]
+                    except InvalidEvent:
+                        continue  # deleted, or not readable to this version: as if it were not there
     finally:
         await reader.close()
     return found

@@ -1,28 +1,32 @@
 """Entry of the command line: finds the command, sets logging up, turns errors into exit codes.
 
-Exit codes   0 done · 1 done, but something was refused or differs · 2 wrong usage or settings · 3 the log is missing or
-             does not answer · 4 fenced: another process took over · 5 stopped on bad data or lost history
+Exit codes   0 done · 1 done, but something was refused or differs, or could not be read or printed · 2 wrong usage or
+             settings · 3 the log is missing or does not answer · 4 fenced: another process took over · 5 stopped on bad
+             data or lost history · 130 Ctrl-C
 """
 
+import errno
 import importlib
 import logging
 import os
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rolloutlog import __version__
-from rolloutlog.eventstore.errors import (
-    InvalidSettings,
-    LogMissing,
-    LogUnavailable,
-    PartitionCountChanged,
-    StoreError,
-)
 
-EXIT_DIFFERENT, EXIT_USAGE, EXIT_LOG, EXIT_FENCED, EXIT_STOPPED = 1, 2, 3, 4, 5
+if TYPE_CHECKING:
+    # The store takes a moment to load; Ctrl-C then must find `main` running.
+    from rolloutlog.eventstore.errors import StoreError
+
+EXIT_DIFFERENT, EXIT_USAGE, EXIT_LOG, EXIT_FENCED, EXIT_STOPPED, EXIT_ABORTED = 1, 2, 3, 4, 5, 130
+EXIT_IO = EXIT_DIFFERENT
+
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF)  # a full disk, a limit, a stream that is closed
+
+logger = logging.getLogger(__name__)
 
 # Command → module and function. Loaded late, so that `--help` and each command pay only for what they use.
 COMMANDS = {
@@ -55,9 +59,7 @@ class Commands(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Here, because click would exit 1. What is still buffered goes nowhere, or the last flush would fail.
-            with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()  # here, because click would exit 1
             return None
         return result
 
@@ -76,32 +78,81 @@ def rolloutlog(log_level: str) -> None:
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if log_level != "debug":
+        # The driver tells of every retry, also of those that belong to a healthy cluster; we say what comes of them.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def main() -> None:
     """Run the command line and exit."""
+    _open_closed_streams()
+    try:
+        code = _run()
+    except (click.Abort, KeyboardInterrupt):
+        _say("aborted")
+        code = EXIT_ABORTED
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command line; returns its exit code."""
+    from rolloutlog.eventstore.errors import StoreError
+
     try:
         code = rolloutlog(prog_name="rolloutlog", standalone_mode=False)
     except click.ClickException as error:
         error.show()
-        sys.exit(EXIT_USAGE)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("aborted", err=True)
-        sys.exit(130)
+        return EXIT_USAGE
     except StoreError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(exit_code(error))
+        _say(f"error: {error}")
+        return exit_code(error)
+    except OSError as error:
+        logger.debug("", exc_info=True)
+        _say(f"error: {_where(error)}: {error.strerror or error}")
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
+        return EXIT_IO
     # Not standalone, click returns the code of an Exit; commands themselves return None.
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
-def exit_code(error: StoreError) -> int:
+def exit_code(error: "StoreError") -> int:
     """The exit code that stands for an error."""
+    from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, LogUnavailable, PartitionCountChanged
+
     name = type(error).__name__
     if name in ("Fenced", "FencedOut"):
         return EXIT_FENCED
     if isinstance(error, InvalidSettings | PartitionCountChanged):
         return EXIT_USAGE
-    if isinstance(error, LogMissing | LogUnavailable):
+    if isinstance(error, LogMissing | LogUnavailable) or error.retriable:
         return EXIT_LOG
     return EXIT_STOPPED
+
+
+def _where(error: OSError) -> str:
+    """What could not be read or written. The system names a file that is opened, but not one that is open."""
+    if error.filename is not None:
+        return str(error.filename)
+    # Standard output is all that a command writes beside the log, whose errors are ours.
+    return "standard output could not be written" if error.errno in WRITE_ERRORS else "reading or writing failed"
+
+
+def _drop_output() -> None:
+    """Let what still waits for standard output go nowhere, or Python's last flush would fail."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_closed_streams() -> None:
+    """Python has None for a stream that was closed by who started us, such as with `>&-`: nobody wants to see it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 for as long as the process lasts
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # the exit code tells all the same
+        click.echo(text, err=True)

@@ -30,7 +30,7 @@ from rolloutlog.eventstore.log.kafka_clients import stop
 from rolloutlog.eventstore.log.kafka_errors import FINAL, NOT_ALLOWED, describe, our_error
 from rolloutlog.eventstore.log.kafka_records import TopicFacts
 from rolloutlog.eventstore.log.kafka_settings import KafkaSettings
-from rolloutlog.eventstore.log.port import NONE_OFFSET, Position, Range
+from rolloutlog.eventstore.log.port import META, NONE_OFFSET, Position, Range
 
 OPEN_S = 10.0  # until servers that do not answer are given up
 ASK_S = 20.0  # a broker that restarts, or a leader that moves, is back by then
@@ -149,13 +149,15 @@ class Cluster:
 
         return await self.ask(f"settings of {', '.join(names)}", ask)
 
-    async def ranges(self, topic: str, partitions: Sequence[int], *, isolation: int = COMMITTED) -> dict[int, Range]:
-        """First and end offset. With COMMITTED the end is where the first open transaction starts, so that a reader
-        can reach it; with ANY it is above every stored record."""
-        first, end = await asyncio.gather(
-            self.offsets(topic, partitions, EARLIEST, isolation), self.offsets(topic, partitions, LATEST, isolation)
+    async def ranges(self, topic: str, partitions: Sequence[int]) -> dict[int, Range]:
+        """First offset, the end that a reader can reach (where the first open transaction starts), and the last end."""
+        first, end, written = await asyncio.gather(
+            self.offsets(topic, partitions, EARLIEST, COMMITTED),
+            self.offsets(topic, partitions, LATEST, COMMITTED),
+            self.offsets(topic, partitions, LATEST, ANY),
         )
-        return {p: Range(first[p], max(first[p], end[p])) for p in partitions}
+        ends = {p: max(first[p], end[p]) for p in partitions}
+        return {p: Range(first[p], ends[p], max(ends[p], written[p])) for p in partitions}
 
     async def offsets(self, topic: str, partitions: Sequence[int], time: int, isolation: int) -> dict[int, int]:
         full_name = self.settings.full_name(topic)
@@ -248,9 +250,9 @@ class Cluster:
                 last or error
             )
 
-    def error(self, error: BaseException, what: str, outcome: str) -> StoreError:
-        """An error of ours that names this log."""
-        return our_error(error, f"log {self.settings.url}: {what}", outcome)
+    def error(self, error: BaseException, what: str, outcome: str, *, maybe_stored: bool = False) -> StoreError:
+        """An error of ours that names this log. Requests of this module store no records."""
+        return our_error(error, f"log {self.settings.url}: {what}", outcome, maybe_stored=maybe_stored)
 
     async def send_to(self, node: int, request: Any) -> Any:
         """One request to one node, not repeated. For `attempt`s of others."""
@@ -283,6 +285,11 @@ class Cluster:
             raise InvalidSettings(
                 f"log {self.settings.url}, topic {name}: expected message.timestamp.type LogAppendTime, got "
                 f"{configs['message.timestamp.type']}; set it on {full_name}: hosts' clocks must not decide the order"
+            )
+        if name != META and "compact" in configs["cleanup.policy"]:
+            raise InvalidSettings(
+                f"log {self.settings.url}, topic {name}: expected cleanup.policy delete, got "
+                f"{configs['cleanup.policy']}; set it on {full_name}: compaction would keep one record of each group"
             )
         return TopicFacts(name, full_name, partitions, int(configs["max.message.bytes"]))
 

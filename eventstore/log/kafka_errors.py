@@ -32,16 +32,17 @@ FINAL: tuple[type[Exception], ...] = (
 )
 
 
-def our_error(error: BaseException, what: str, outcome: str) -> StoreError:
+def our_error(error: BaseException, what: str, outcome: str, *, maybe_stored: bool = True) -> StoreError:
     """The error of ours for one of the driver; raise it `from` that one.
 
-    what     what failed, and where
-    outcome  what is stored now and what to do next
+    what          what failed, and where
+    outcome       what is stored now and what to do next
+    maybe_stored  whether records of this request may be stored
     """
     text = f"{what}: {describe(error)}; {outcome}"
     if isinstance(error, NOT_ALLOWED):
         return StoreError(f"{text}; the cluster does not allow this user to do it: grant it, or use another user")
-    return StoreError(text) if isinstance(error, FINAL) else LogUnavailable(text)
+    return StoreError(text) if isinstance(error, FINAL) else LogUnavailable(text, maybe_stored=maybe_stored)
 
 
 def describe(error: BaseException) -> str:

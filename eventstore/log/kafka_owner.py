@@ -187,7 +187,9 @@ class KafkaOwner:
                 "transaction was stored; take a new owner with `own`"
             )
         outcome = "the result is unknown" if self._ending else "nothing of this transaction was stored"
-        return self._cluster.error(error, what, f"{outcome}; take a new owner with `own`, whose position tells")
+        return self._cluster.error(
+            error, what, f"{outcome}; take a new owner with `own`, whose position tells", maybe_stored=self._ending
+        )
 
     async def _wait_until_visible(
         self, facts: Mapping[str, TopicFacts], spans: Mapping[tuple[str, int], tuple[int, int]]

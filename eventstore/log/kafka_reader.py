@@ -20,7 +20,7 @@ from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForParti
 
 from rolloutlog.eventstore.errors import InvalidSettings, LogUnavailable, OffsetOutOfRange, StoreError
 from rolloutlog.eventstore.log.kafka_clients import stop
-from rolloutlog.eventstore.log.kafka_cluster import ANY, OPEN_S, REQUEST_S, Cluster
+from rolloutlog.eventstore.log.kafka_cluster import OPEN_S, REQUEST_S, Cluster
 from rolloutlog.eventstore.log.kafka_records import check_partition
 from rolloutlog.eventstore.log.kafka_undecodable import read_undecodable
 from rolloutlog.eventstore.log.port import Record
@@ -167,8 +167,8 @@ class KafkaReader:
 
     async def _check_range(self, partitions: "set[int] | Mapping[int, int]") -> None:
         """Raise OffsetOutOfRange for a position outside of the log."""
-        ranges = await self._cluster.ranges(self._topic, list(partitions), isolation=ANY)
-        for partition, (first, end) in ranges.items():
+        ranges = await self._cluster.ranges(self._topic, list(partitions))
+        for partition, (first, _, end) in ranges.items():
             offset = self._positions[partition]
             if not first <= offset <= end:
                 raise OffsetOutOfRange(

@@ -65,10 +65,16 @@ class Position(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Offsets of a partition: the first readable one, and the end: above every committed record."""
+    """Offsets of a partition.
+
+    first    the first readable one
+    end      above every committed record that no open transaction stands before: a reader gets so far at once
+    written  above every record, those of open transactions included; never below `end`
+    """
 
     first: int
     end: int
+    written: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 It keeps every promise of the port. Order comes from SQLite's single writer: a transaction is buffered and written in
 one `BEGIN IMMEDIATE`, in which the owner's epoch is checked, offsets are given out and log times set. Readers take one
-snapshot a fetch, each on a connection of its own. All calls run in threads; the event loop is never blocked.
+snapshot a fetch, each on a connection of its own; one watch waits for all of them. All calls run in threads; the event
+loop is never blocked.
 
 own       raises the epoch of (app, topic, partition); a commit with a lower one is Fenced
 log time  max(last of the partition, clock): a clock set back can't make it fall
-Not here  opening, creating and checking the file: eventstore.log.sqlite_file; retention: `trim` cuts what it is told;
-          compaction: all records of a compacted topic stay, readers take the last of each key
+Not here  opening, creating and checking the file: eventstore.log.sqlite_file; waiting: eventstore.log.sqlite_watch;
+          retention: `trim` cuts what it is told; compaction: all records of a compacted topic stay, readers take the
+          last of each key
 """
 
 import asyncio
@@ -29,10 +31,9 @@ from rolloutlog.eventstore.errors import (
 from rolloutlog.eventstore.log.port import Difference, NewRecord, Position, Range, Record, Stored, TopicSettings
 from rolloutlog.eventstore.log.sqlite_file import Database, file_settings, transaction
 from rolloutlog.eventstore.log.sqlite_records import count_partitions, find_partition, insert, read, trim
+from rolloutlog.eventstore.log.sqlite_watch import Watch
 
 FETCH_BYTES_MAX = 16 * 1024 * 1024  # with one record more this bounds the memory of a fetch
-POLL_S_MIN = 0.005  # first look after an empty fetch; doubles up to
-POLL_S_MAX = 0.05  # which bounds the delay of a new record
 METADATA_CHARS_MAX = 100
 
 Clock = Callable[[], int]
@@ -45,6 +46,7 @@ class SqliteLog:
         self.url = database.settings.url
         self._database = database
         self._clock = clock
+        self._watch = Watch(database)
         self._readers: set[SqliteReader] = set()
 
     @classmethod
@@ -82,14 +84,14 @@ class SqliteLog:
         def look(connection: sqlite3.Connection) -> dict[int, Range]:
             with transaction(connection, "DEFERRED"):
                 found = {p: find_partition(connection, topic, p, self.url) for p in wanted}
-            return {p: Range(head.first_offset, head.next_offset) for p, head in found.items()}
+            return {p: Range(head.first_offset, head.next_offset, head.next_offset) for p, head in found.items()}
 
         return await self._database.run(look)
 
     async def reader(self, topic: str, offsets: Mapping[int, int]) -> "SqliteReader":
         await self.ranges(topic, offsets)  # a missing topic or partition fails here, not at the first fetch
-        database = await Database.open(self._database.settings, create=False)
-        reader = SqliteReader(database, topic, offsets, self._readers.discard)
+        database = await self._database.open_again()
+        reader = SqliteReader(database, self._watch, topic, offsets, self._readers.discard)
         self._readers.add(reader)
         return reader
 
@@ -109,9 +111,14 @@ class SqliteLog:
         return await self._database.run(cut)
 
     async def close(self) -> None:
-        """Close this log and the readers made from it. Safe to call twice."""
+        """Close this log and the readers made from it. Safe to call twice.
+
+        Work that has begun ends first, but no longer waits for another process's lock; what has not begun is refused.
+        """
+        self._database.hurry()
         for reader in list(self._readers):
             await reader.close()
+        await self._watch.close()
         await self._database.close()
 
 
@@ -121,34 +128,39 @@ class SqliteReader:
     def __init__(
         self,
         database: Database,
+        watch: Watch,
         topic: str,
         offsets: Mapping[int, int],
         on_close: Callable[["SqliteReader"], None],
     ) -> None:
         self._database = database
+        self._watch = watch
         self._topic = topic
         self._offsets = dict(offsets)
         self._on_close = on_close
         self._order = deque(self._offsets)
+        self._drained = False  # the last read found nothing, so the watch can tell when there is something
 
     async def fetch(self, *, wait_s: float, records_max: int = 2_000) -> list[Record]:
         """Return the next committed records; see the port. At most 16 MiB and one record at once."""
         loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + wait_s, POLL_S_MIN
+        deadline = loop.time() + wait_s
         while True:
+            left_s = deadline - loop.time()
+            if self._drained and left_s > 0 and not await self._watch.wait(self, self._topic, self._offsets, left_s):
+                return []
             wanted = [(partition, self._offsets[partition]) for partition in self._order]
             work = partial(read, self._topic, wanted, records_max, FETCH_BYTES_MAX)
             # positions move only here, so that a cancelled fetch loses nothing
-            if records := await self._database.run(work):
+            records = await self._database.run(work)
+            self._drained = not records
+            if records:
                 for record in records:
                     self._offsets[record.partition] = record.offset + 1
                 self._order.rotate(-1)
                 return records
-            left_s = deadline - loop.time()
-            if left_s <= 0:
+            if loop.time() >= deadline:
                 return []
-            await asyncio.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, POLL_S_MAX)
 
     def position(self, partition: int) -> int:
         self._check(partition)
@@ -157,9 +169,11 @@ class SqliteReader:
     async def seek(self, partition: int, offset: int) -> None:
         self._check(partition)
         self._offsets[partition] = offset
+        self._drained = False
 
     async def close(self) -> None:
         self._on_close(self)
+        self._watch.wake(self)  # to find the database closing, which happens before its task runs
         await self._database.close()
 
     def _check(self, partition: int) -> None:

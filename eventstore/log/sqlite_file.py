@@ -4,31 +4,46 @@ A file is ours by `application_id`; `user_version` is its format. Creating is sa
 tables and both numbers appear in one transaction, and whoever comes second finds them. A file that has neither tables
 nor numbers is one whose creation broke off, and is created again.
 
-Every driver error becomes one of ours here. Not here: what the tables hold, eventstore.log.sqlite.
+Locked   work that meets another process's lock is done again from its beginning, up to `busy_timeout_s` or the close
+Removed  SQLite goes on with files that were removed or replaced, and what it writes is lost; so they are looked at
+         after each piece of work, whose success then says that they were there
+Errors   every driver error becomes one of ours here
+
+Not here  what the tables hold: eventstore.log.sqlite; the thread: eventstore.log.sqlite_thread
 """
 
 import asyncio
+import ctypes
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, LogUnavailable, StoreError
 from rolloutlog.eventstore.log.filesystem import read_mounts, refuse_network_file_system
 from rolloutlog.eventstore.log.port import parse_url
+from rolloutlog.eventstore.log.sqlite_thread import WorkThread
 
 APPLICATION_ID = 0x726F6C6C  # "roll"
 FORMAT = 1
 
 PAGE_BYTES = 16_384  # records of 1 to 16 kB then take one or two pages
 BUSY_TIMEOUT_S = 30.0  # longer than any transaction of ours; beyond it a process hangs while holding the lock
+TRY_S = 0.2  # of it SQLite waits so long at once; it then begins again with short pauses, which favours who waits long
+RETRY_S = 0.01  # pause between tries, for locks that SQLite does not wait for
+PATH_BYTES_MAX = 504  # SQLite's 512 with `-journal`
 WAL_KEPT_BYTES = 64 * 1024 * 1024  # a burst may grow the write-ahead file; after a checkpoint it shrinks to this
-CREATE_RETRY_S = 0.01
+
+BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+# Next to the file: the write-ahead file with the newest transactions, and its index. All processes must share them.
+SUFFIXES = ("", "-wal", "-shm")
 
 TABLES = (
     """CREATE TABLE topics (
@@ -51,6 +66,8 @@ TABLES = (
 )
 
 T = TypeVar("T")
+
+Files = dict[str, tuple[int, int] | None]  # suffix → device and inode, None where there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,71 +105,129 @@ class Database:
     def __init__(self, settings: FileSettings) -> None:
         self.settings = settings
         self._pid = os.getpid()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="rolloutlog-sqlite")
+        self._closing = Event()
+        self._thread = WorkThread("rolloutlog-sqlite", self._closed)
         self._connection: sqlite3.Connection
-        self._identity: tuple[int, int]
+        self._paths: dict[str, str]
+        self._files: Files
 
     @classmethod
     async def open(cls, settings: FileSettings, *, create: bool) -> "Database":
         """Open the file; with `create`, make it where it is missing. Raises as the module says, leaving no thread."""
         database = cls(settings)
         try:
-            await asyncio.wrap_future(database._executor.submit(database._connect, create))
+            await asyncio.wrap_future(database._thread.submit(partial(database._connect, create)))
         except BaseException:
             await database.close()
             raise
         return database
 
+    async def open_again(self) -> "Database":
+        """Another connection to the same files."""
+        # Were they replaced, SQLite would read the new ones by the index of the old ones, which this process shares.
+        await self.run(lambda connection: None)
+        return await Database.open(self.settings, create=False)
+
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Call `work` in this connection's thread. A cancelled caller does not stop work that has begun."""
+        """Call `work` in this connection's thread.
+
+        A cancelled caller does not stop work that has begun, but it no longer waits for another process's lock.
+        """
         if os.getpid() != self._pid:  # the thread did not come along, and SQLite forbids sharing a connection
             raise StoreError(
                 f"log file {self.settings.path}: opened by pid {self._pid} before a fork; open it again here"
             )
+        given_up = Event()
         try:
-            future = self._executor.submit(self._call, work)
-        except RuntimeError as error:
-            raise StoreError(f"log file {self.settings.path}: this log or reader is closed") from error
-        return await asyncio.wrap_future(future)
+            return await asyncio.wrap_future(self._thread.submit(partial(self._call, work, given_up)))
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
+
+    def hurry(self) -> None:
+        """No longer wait for another process's lock: it will be closed soon."""
+        self._closing.set()
 
     async def close(self) -> None:
-        """Wait for work that has begun, then close. Safe to call twice."""
+        """Wait for work that has begun, refuse what has not, then close. Safe to call twice."""
         if os.getpid() != self._pid:
             return
-        with suppress(RuntimeError):  # closed before
-            future = self._executor.submit(self._disconnect)
-            self._executor.shutdown(wait=False)
-            await asyncio.wrap_future(future)
+        self.hurry()
+        if (ended := self._thread.end(self._disconnect)) is not None:
+            await asyncio.wrap_future(ended)
 
     def _connect(self, create: bool) -> None:
         _check_path(self.settings, create)
+        real = os.path.realpath(self.settings.path)  # SQLite follows links before it adds to the name
+        self._paths = {suffix: real + suffix if suffix else self.settings.path for suffix in SUFFIXES}
         try:
-            self._connection = _connect(self.settings, create)
-            _recognise(self._connection, self.settings, create)
-            self._identity = _identity(self.settings)
+            self._connection = self._patiently(partial(_open, self.settings, create), self._closing)
         except sqlite3.Error as error:
-            raise _our_error(error, self.settings) from error
+            raise self._our_error(error) from error
+        self._files = self._look()
 
-    def _call(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _call(self, work: Callable[[sqlite3.Connection], T], given_up: Event) -> T:
         try:
-            result = work(self._connection)
+            result = self._patiently(partial(work, self._connection), given_up)
         except sqlite3.Error as error:
             self._check_still_there()  # when it is gone, that is the better explanation
-            raise _our_error(error, self.settings) from error
+            raise self._our_error(error) from error
         self._check_still_there()  # afterwards, so that a success says that the file was there to the end
         return result
 
+    def _patiently(self, work: Callable[[], T], given_up: Event) -> T:
+        """Try again while another process holds a lock. Our work is one transaction, so nothing was done until then."""
+        deadline = time.monotonic() + self.settings.busy_timeout_s
+        while True:
+            try:
+                return work()
+            except sqlite3.OperationalError as error:
+                late = given_up.is_set() or time.monotonic() >= deadline
+                if late or _code(error) not in BUSY or self._closing.wait(RETRY_S):
+                    raise
+
     def _check_still_there(self) -> None:
-        if _identity(self.settings) != self._identity:
-            raise LogMissing(
-                f"log file {self.settings.path}: another file was put in its place while it was open; "
-                f"what was written since is lost; stop all processes that use it and start them again"
-            )
+        found = self._look()
+        if found == self._files:
+            return
+        for suffix, before in self._files.items():
+            if before is not None and found[suffix] != before:
+                what = "another file was put in its place" if found[suffix] else "it was removed"
+                raise LogMissing(
+                    f"log file {self._paths[suffix]}: {what} while it was open; what was written since is lost; "
+                    f"stop all processes that use it and start them again"
+                )
+
+    def _look(self) -> Files:
+        found: Files = dict.fromkeys(SUFFIXES)
+        for suffix, path in self._paths.items():
+            with suppress(OSError):
+                file = os.stat(path)
+                found[suffix] = file.st_dev, file.st_ino
+        return found
 
     def _disconnect(self) -> None:
-        if hasattr(self, "_connection"):
-            with suppress(sqlite3.Error):
-                self._connection.close()
+        if not hasattr(self, "_connection"):
+            return
+        found = self._look() if hasattr(self, "_files") else {}
+        if any(found[suffix] not in (None, self._files[suffix]) for suffix in found):
+            # Closing would write our transactions over those in the files that others use now, and remove them.
+            _abandon(self._connection)
+            return
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _closed(self) -> StoreError:
+        return StoreError(f"log file {self.settings.path}: this log or reader is closed")
+
+    def _our_error(self, error: sqlite3.Error) -> StoreError:
+        if _code(error) in BUSY and self._closing.is_set():
+            return LogUnavailable(
+                f"log file {self.settings.path}: locked by another process, and closed meanwhile; nothing of this "
+                f"request was stored",
+                maybe_stored=False,
+            )
+        return _our_error(error, self.settings)
 
 
 @contextmanager
@@ -171,13 +246,23 @@ def transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
 
 def _check_path(settings: FileSettings, create: bool) -> None:
     path = Path(settings.path)
-    if not path.parent.is_dir():
-        raise InvalidSettings(f"log file {path}: expected an existing directory, {path.parent} is none; make it first")
-    if path.is_dir():
-        raise InvalidSettings(f"log file {path}: expected a file, got a directory")
-    refuse_network_file_system(settings.path, read_mounts())
-    if not create and not path.exists():
-        raise _missing(settings, "there is no such file")
+    try:
+        size_bytes = len(os.fsencode(path))
+        if size_bytes > PATH_BYTES_MAX:
+            raise InvalidSettings(
+                f"log file {path}: expected a path of at most {PATH_BYTES_MAX} bytes, got {size_bytes}"
+            )
+        if not path.parent.is_dir():
+            raise InvalidSettings(
+                f"log file {path}: expected an existing directory, {path.parent} is none; make it first"
+            )
+        if path.is_dir():
+            raise InvalidSettings(f"log file {path}: expected a file, got a directory")
+        refuse_network_file_system(settings.path, read_mounts())
+        if not create and not path.exists():
+            raise _missing(settings, "there is no such file")
+    except (OSError, ValueError) as error:  # such as a long name, a directory that may not be entered, a NUL
+        raise InvalidSettings(f"log file {settings.path!r}: expected a path that can be used, got: {error}") from error
 
 
 def _missing(settings: FileSettings, found: str) -> LogMissing:
@@ -187,22 +272,22 @@ def _missing(settings: FileSettings, found: str) -> LogMissing:
     )
 
 
-def _identity(settings: FileSettings) -> tuple[int, int]:
-    try:
-        found = os.stat(settings.path)
-    except OSError as error:
-        raise LogMissing(
-            f"log file {settings.path}: it was removed while it was open ({error.strerror}); what was written since "
-            f"is lost; stop all processes that use it and start them again"
-        ) from error
-    return found.st_dev, found.st_ino
+def _abandon(connection: sqlite3.Connection) -> None:
+    """Never close it, not even when the process ends: one reference more than there are."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-def _connect(settings: FileSettings, create: bool) -> sqlite3.Connection:
+def _open(settings: FileSettings, create: bool) -> sqlite3.Connection:
     uri = f"{Path(settings.path).as_uri()}?mode={'rwc' if create else 'rw'}"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=settings.busy_timeout_s)
-    connection.execute(f"PRAGMA synchronous={settings.synchronous}")
-    connection.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
+    timeout_s = min(TRY_S, settings.busy_timeout_s)
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout_s)
+    try:
+        connection.execute(f"PRAGMA synchronous={settings.synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
+        _recognise(connection, settings, create)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -236,7 +321,9 @@ def _signature(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 def _create(connection: sqlite3.Connection, settings: FileSettings) -> None:
     connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
-    _switch_to_wal(connection, settings)
+    (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+    if mode != "wal":
+        raise InvalidSettings(f"log file {settings.path}: expected a file system with WAL, got mode {mode}")
     with transaction(connection, "IMMEDIATE"):
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
             return  # another process was first
@@ -246,22 +333,6 @@ def _create(connection: sqlite3.Connection, settings: FileSettings) -> None:
         connection.execute(f"PRAGMA user_version={FORMAT}")
 
 
-def _switch_to_wal(connection: sqlite3.Connection, settings: FileSettings) -> None:
-    # SQLite does not wait for its locks here, so two processes that create at once must try again by themselves
-    deadline = time.monotonic() + settings.busy_timeout_s
-    while True:
-        try:
-            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
-        except sqlite3.OperationalError as error:
-            if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline:
-                raise
-            time.sleep(CREATE_RETRY_S)
-            continue
-        if mode != "wal":
-            raise InvalidSettings(f"log file {settings.path}: expected a file system with WAL, got mode {mode}")
-        return
-
-
 def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest its detail
 
@@ -269,17 +340,21 @@ def _code(error: sqlite3.Error) -> int:
 def _our_error(error: sqlite3.Error, settings: FileSettings) -> StoreError:
     code, where = _code(error), f"log file {settings.path}"
     detail = f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if code in BUSY:
         return LogUnavailable(
             f"{where}: locked by another process for more than {settings.busy_timeout_s:g} s; nothing of this request "
-            f"was stored; find the process that holds it (`fuser {settings.path}`) and try again"
+            f"was stored; find the process that holds it (`fuser {settings.path}`) and try again",
+            maybe_stored=False,
         )
     if code == sqlite3.SQLITE_FULL:
-        return LogUnavailable(f"{where}: disk full; nothing of this request was stored; free space and try again")
+        return LogUnavailable(
+            f"{where}: disk full; nothing of this request was stored; free space and try again", maybe_stored=False
+        )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return LogUnavailable(
             f"{where}: not writable; expected a file and a directory this user can write, got {detail}; "
-            f"nothing of this request was stored"
+            f"nothing of this request was stored",
+            maybe_stored=False,
         )
     if code == sqlite3.SQLITE_IOERR:
         return LogUnavailable(f"{where}: reading or writing failed, it may be stored: {detail}; check the disk")

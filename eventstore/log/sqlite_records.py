@@ -109,7 +109,7 @@ def trim(connection: sqlite3.Connection, head: StoredPartition, before_offset: i
     first = min(max(head.first_offset, before_offset), head.next_offset)
     connection.execute("UPDATE partitions SET first_offset = ? WHERE id = ?", (first, head.id))
     connection.execute("DELETE FROM records WHERE partition_id = ? AND offset < ?", (head.id, first))
-    return Range(first, head.next_offset)
+    return Range(first, head.next_offset, head.next_offset)
 
 
 def record_size(record: NewRecord) -> int:

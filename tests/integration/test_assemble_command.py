@@ -1,8 +1,12 @@
 """`rolloutlog assemble` as a process: what it reads, when it refuses to start, how it stops."""
 
+import uuid
 from zlib import crc32
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from support.building import reward, started
 from support.processes import Command, assemble, wait_until
 from support.store import Store
@@ -15,8 +19,9 @@ from support.workload import (
     whole_group,
 )
 
-from rolloutlog.consumers.position import FORMAT, Progress, from_position
+from rolloutlog.consumers.position import FORMAT, Progress, from_position, to_position
 from rolloutlog.consumers.settings import FOLD_VERSION
+from rolloutlog.eventstore import EventPublisher, InvalidSettings
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, NewRecord, Position, Record
 
 from .conftest import NewUrl
@@ -167,6 +172,63 @@ def _check_refused(store: Store, metadata: str, said: str) -> None:
     assert store.position(0) == Position(0, metadata)
 
 
+def test_assemble_from_a_position_above_the_end_refuses_to_start(store: Store) -> None:
+    """Everything up to it would be taken for published: a topic made anew, or one that lost its end."""
+    store.append(whole_group("whole"))
+    store.commit_position(0, to_position(Progress(1_000, 1_000)))
+    command = _run(store, "--partitions", "0", code=EXIT_STOPPED)
+    assert "where the log ends, got 1000: the topic was made anew, or lost its end" in command.stderr
+    assert store.batches() == []
+
+
+@pytest.mark.kafka
+def test_assemble_until_end_waits_for_what_stands_behind_an_open_transaction(kafka_bootstrap: str) -> None:
+    with Store(f"kafka://{kafka_bootstrap}/test-{uuid.uuid4().hex[:12]}") as store:
+        topic = f"{store.url.rpartition('/')[2]}.events"
+        producer = store.run(_open_transaction(kafka_bootstrap, topic))
+        store.append(whole_group("behind"))
+        command = assemble(store.url, "--partitions", "0")
+        command.wait_for_steps(0, "receive", count=5)
+        assert store.batches() == []
+        store.run(_end_transaction(producer))
+        assert command.finish() == 0, command.stderr
+        assert _groups(store) == ["behind"]
+
+
+@pytest.mark.kafka
+def test_compacted_events_are_refused_before_any_is_recorded(kafka_bootstrap: str) -> None:
+    with Store(f"kafka://{kafka_bootstrap}/test-{uuid.uuid4().hex[:12]}") as store:
+        topic = f"{store.url.rpartition('/')[2]}.events"
+        store.run(_compact(kafka_bootstrap, topic))
+        with pytest.raises(InvalidSettings, match=r"expected cleanup\.policy delete, got compact"):
+            EventPublisher.open(store.url)
+        assert "expected cleanup.policy delete" in _run(store, code=EXIT_USAGE).stderr
+
+
+async def _open_transaction(bootstrap: str, topic: str) -> AIOKafkaProducer:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=uuid.uuid4().hex)
+    await producer.start()
+    await producer.begin_transaction()
+    await (await producer.send(topic, b"foreign", key=b"k", partition=0))
+    return producer
+
+
+async def _end_transaction(producer: AIOKafkaProducer) -> None:
+    await producer.commit_transaction()
+    await producer.stop()
+
+
+async def _compact(bootstrap: str, topic: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        wanted = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}  # all others become defaults
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=wanted)
+        await admin.alter_configs([resource])
+    finally:
+        await admin.close()
+
+
 def test_assemble_from_a_position_with_emptied_metadata_warns_and_publishes_again(store: Store) -> None:
     store.append([*whole_group("first"), *whole_group("second")])
     _run(store)
@@ -212,7 +274,7 @@ def cut_store(store: Store) -> Store:
 
 def test_assemble_when_needed_events_are_gone_exits_5_and_says_what_to_do(cut_store: Store) -> None:
     command = _run(cut_store, code=EXIT_STOPPED)
-    assert "partition 0 of events: events 0-0 are gone, though open groups need them" in command.stderr
+    assert "partition 0 of events: events 0-0 are gone, where the committed position begins" in command.stderr
     assert "--on-history-lost skip" in command.stderr
     assert _groups(cut_store) == ["before"]
 

@@ -3,17 +3,20 @@
 import asyncio
 import os
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, LogUnavailable, StoreError
+from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, LogUnavailable, OffsetOutOfRange, StoreError
 from rolloutlog.eventstore.log import (
     BATCHES,
     EVENTS,
@@ -22,10 +25,13 @@ from rolloutlog.eventstore.log import (
     TopicSettings,
     filesystem,
     open_log,
+    sqlite,
     sqlite_file,
+    sqlite_watch,
 )
 from rolloutlog.eventstore.log.filesystem import mount_of, refuse_network_file_system
-from rolloutlog.eventstore.log.sqlite import SqliteLog
+from rolloutlog.eventstore.log.sqlite import SqliteLog, SqliteReader
+from rolloutlog.eventstore.log.sqlite_records import read
 
 WRITER = Path(__file__).with_name("writer.py")
 MIB = 1024 * 1024
@@ -54,8 +60,8 @@ def content(path: Path) -> bytes | None:
 
 
 async def count(log: SqliteLog, topic: str = EVENTS) -> int:
-    first, end = (await log.ranges(topic, [0]))[0]
-    return end - first
+    found = (await log.ranges(topic, [0]))[0]
+    return found.end - found.first
 
 
 @pytest.fixture
@@ -75,6 +81,32 @@ async def test_open_of_missing_file_names_the_command_that_makes_it(path: Path):
 async def test_open_in_missing_directory_names_it(tmp_path: Path):
     with pytest.raises(InvalidSettings, match=r"expected an existing directory, .*nowhere is none"):
         await open_log(url_of(tmp_path / "nowhere" / "log.db"), create=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("x" * 300, "File name too long"),
+        ("/".join(["x" * 200] * 30), "expected a path of at most 504 bytes"),
+        ("a\0b", "embedded null byte"),
+        ("a\ud800b", "surrogates not allowed"),
+    ],
+    ids=["long name", "long path", "NUL", "surrogate"],
+)
+@pytest.mark.parametrize("create", [False, True])
+def test_open_of_a_path_that_no_file_can_have_is_refused(tmp_path: Path, name: str, expected: str, create: bool):
+    with pytest.raises(InvalidSettings, match=expected):
+        asyncio.run(open_log(f"sqlite:///{tmp_path}/{name}", create=create))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_open_of_the_longest_path_works(tmp_path: Path):
+    left = sqlite_file.PATH_BYTES_MAX - len(os.fsencode(tmp_path)) - 2
+    directory = tmp_path / ("d" * (left - left // 2))
+    directory.mkdir()
+    await (await make_log(directory / ("f" * (left // 2)))).close()
+    with pytest.raises(InvalidSettings, match="expected a path of at most 504 bytes, got 505"):
+        await make_log(directory / ("f" * (left // 2 + 1)))
 
 
 async def test_open_of_a_directory_is_refused(tmp_path: Path):
@@ -290,6 +322,7 @@ async def test_append_on_full_disk_stores_nothing_and_works_again_with_space(pat
     with pytest.raises(LogUnavailable, match="disk full; nothing of this request was stored; free space") as error:
         await log.append([event(b"x" * 100_000) for _ in range(10)])
     assert error.value.retriable
+    assert not error.value.maybe_stored
     assert await count(log) == 1
     await log._database.run(lambda c: c.execute("PRAGMA max_page_count=1000000").fetchall())
     await log.append([event(b"x" * 100_000) for _ in range(10)])
@@ -320,7 +353,7 @@ def test_append_that_the_system_breaks_off_half_way_leaves_earlier_records(path:
             try:
                 await log.append([NewRecord("events", 0, None, b"x" * 100_000) for _ in range(50)])
             except LogUnavailable as error:
-                print("unavailable:", error)
+                print("maybe stored:", error.maybe_stored, error)
             print("after the fault:", await log.ranges("events", [0]))
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
             await log.append([NewRecord("events", 0, None, b"after")])
@@ -331,8 +364,9 @@ def test_append_that_the_system_breaks_off_half_way_leaves_earlier_records(path:
         asyncio.run(main())
     """
     fault, after, records = run_python(program, url_of(path)).splitlines()
+    assert fault.startswith("maybe stored: True")
     assert "reading or writing failed" in fault
-    assert after == "after the fault: {0: Range(first=0, end=1)}"
+    assert after == "after the fault: {0: Range(first=0, end=1, written=1)}"
     assert records == "[b'before', b'after']"
 
 
@@ -394,6 +428,91 @@ async def test_append_waits_for_a_lock_that_is_released_in_time(path: Path):
     blocker.close()
     assert [place.offset for place in await append] == [0]
     await log.close()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the write lock, as another process would."""
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    yield
+    blocker.execute("ROLLBACK")
+    blocker.close()
+
+
+async def test_append_that_finds_the_log_locked_says_that_nothing_was_stored(path: Path):
+    log = await make_log(path, "?busy_timeout_s=0.5")
+    start = time.monotonic()
+    with locked(path), pytest.raises(LogUnavailable, match=r"locked by another process for more than 0\.5 s") as error:
+        await log.append([event(b"a")])
+    assert 0.5 <= time.monotonic() - start < 5.0
+    assert not error.value.maybe_stored
+    assert await count(log) == 0
+    await log.close()
+
+
+async def test_close_while_the_log_is_locked_ends_all_calls_at_once(path: Path):
+    log = await make_log(path)
+    with locked(path):
+        calls = [asyncio.create_task(log.append([event(b"a")])) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        start = time.monotonic()
+        await log.close()
+        running, *waiting = await asyncio.gather(*calls, return_exceptions=True)
+        assert time.monotonic() - start < 2.0
+    assert isinstance(running, LogUnavailable)
+    assert "locked by another process, and closed meanwhile; nothing of this request was stored" in str(running)
+    assert not running.maybe_stored
+    assert {str(error).partition(": ")[2] for error in waiting} == {"this log or reader is closed"}
+    log = await SqliteLog.open(url_of(path), create=False)
+    assert await count(log) == 0
+    await log.close()
+
+
+async def test_calls_cancelled_while_the_log_is_locked_store_nothing_and_end_soon(path: Path):
+    log = await make_log(path)
+    with locked(path):
+        calls = [asyncio.create_task(log.append([event(b"a")])) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        for call in calls:
+            call.cancel()
+        start = time.monotonic()
+        assert await count(log) == 0  # its turn comes when they have ended
+        assert time.monotonic() - start < 2.0
+    await log.append([event(b"b")])
+    assert await count(log) == 1
+    await log.close()
+
+
+async def test_open_cancelled_while_the_file_is_locked_ends_soon(path: Path):
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN EXCLUSIVE")
+    opening = asyncio.create_task(SqliteLog.open(url_of(path), create=True))
+    await asyncio.sleep(0.1)
+    start = time.monotonic()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert time.monotonic() - start < 2.0
+    blocker.close()
+
+
+async def test_many_writers_all_get_their_turn(path: Path):
+    logs = [await make_log(path) for _ in range(8)]
+
+    async def write(log: SqliteLog) -> float:
+        longest_s = 0.0
+        for _ in range(25):
+            start = time.monotonic()
+            await log.append([event(b"x" * 10_000) for _ in range(20)])
+            longest_s = max(longest_s, time.monotonic() - start)
+        return longest_s
+
+    longest_s = await asyncio.gather(*map(write, logs))
+    assert await count(logs[0]) == 8 * 25 * 20
+    assert max(longest_s) < 20.0
+    for log in logs:
+        await log.close()
 
 
 async def test_owner_after_unavailable_commit_refuses_and_a_new_one_works(path: Path):
@@ -499,6 +618,224 @@ async def test_file_removed_while_open_is_an_error(path: Path, again: bool):
     with pytest.raises(LogMissing, match=expected):
         await reader.fetch(wait_s=10)
     await log.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+async def test_file_beside_the_log_removed_while_open_is_an_error(path: Path, suffix: str, replaced: bool):
+    """SQLite writes on into the file that nobody else sees; without the check all would seem to be stored."""
+    log = await make_log(path)
+    reader = await log.reader(EVENTS, {0: 0})
+    owner = await log.own("app", EVENTS, 0)
+    assert await reader.fetch(wait_s=0) == []
+    beside = path.with_name(path.name + suffix)
+    beside.rename(path.with_name("moved"))  # and not removed: the next file would often get its number
+    if replaced:
+        beside.touch()
+    expected = rf"log\.db{suffix}: {'another file was put in its place' if replaced else 'it was removed'} while it was"
+    with pytest.raises(LogMissing, match=expected):
+        await log.append([event(b"a")])
+    with pytest.raises(LogMissing, match=expected):
+        await owner.commit([event(b"a")], Position(1, ""))
+    with pytest.raises(LogMissing, match=expected):
+        await reader.fetch(wait_s=10)
+    await log.close()
+
+
+async def test_file_beside_a_log_behind_a_link_is_looked_for_where_it_is(path: Path, tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link.db"
+    link.symlink_to(path)
+    log = await make_log(link)
+    await log.append([event(b"a")])
+    (tmp_path / "log.db-wal").unlink()
+    with pytest.raises(LogMissing, match=r"log\.db-wal: it was removed"):
+        await log.append([event(b"a")])
+    await log.close()
+
+
+def test_process_whose_wal_was_replaced_leaves_the_records_of_others_when_it_ends(path: Path):
+    """On closing, SQLite would write its own old pages over theirs and remove their files."""
+    program = """
+        import asyncio, sys
+        from rolloutlog.eventstore.errors import LogMissing
+        from rolloutlog.eventstore.log import NewRecord, open_log
+
+        async def main():
+            log = await open_log(sys.argv[1])
+            reader = await log.reader("events", {0: 0})
+            await log.append([NewRecord("events", 0, None, b"lost") for _ in range(10)])
+            print("ready", flush=True)
+            sys.stdin.readline()
+            try:
+                await log.append([NewRecord("events", 0, None, b"lost")])
+            except LogMissing:
+                print("told")
+            await log.close()
+
+        asyncio.run(main())
+    """
+
+    async def others(values: list[bytes]) -> list[bytes | None]:
+        log = await make_log(path)
+        await log.append([event(value) for value in values])
+        reader = await log.reader(EVENTS, {0: 0})
+        found = [record.value for record in await reader.fetch(wait_s=0)]
+        await log.close()
+        return found
+
+    asyncio.run(others([b"before"]))
+    first = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), url_of(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "ready\n"
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink()
+    assert asyncio.run(others([b"kept"] * 3)) == [b"before", b"kept", b"kept", b"kept"]
+    assert first.communicate("\n", timeout=60)[0] == "told\n"
+    assert first.returncode == 0
+    assert asyncio.run(others([])) == [b"before", b"kept", b"kept", b"kept"]
+
+
+# waiting
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions of every query of a fetch."""
+    seen: list[int] = []
+
+    def count_and_read(topic, wanted, *more):
+        seen.extend(partition for partition, _ in wanted)
+        return read(topic, wanted, *more)
+
+    monkeypatch.setattr(sqlite, "read", count_and_read)
+    return seen
+
+
+async def test_fetch_that_times_out_again_queries_nothing(path: Path, reads: list[int]):
+    log = await make_log(path)
+    readers = [await log.reader(EVENTS, {0: 0, 1: 0}) for _ in range(5)]
+    for reader in readers:
+        assert await reader.fetch(wait_s=0) == []
+    reads.clear()
+    for _ in range(3):
+        assert await asyncio.gather(*(reader.fetch(wait_s=0.2) for reader in readers)) == [[]] * 5
+    assert reads == []
+    await log.close()
+
+
+async def test_record_wakes_only_the_readers_of_its_partition(path: Path, reads: list[int]):
+    log = await make_log(path)
+    readers = [await log.reader(EVENTS, {partition: 0}) for partition in (0, 1)]
+    for reader in readers:
+        assert await reader.fetch(wait_s=0) == []
+    reads.clear()
+    fetches = [asyncio.create_task(reader.fetch(wait_s=1.0)) for reader in readers]
+    await asyncio.sleep(0.1)
+    await log.append([event(b"a", 1)])
+    assert [[record.value for record in found] for found in await asyncio.gather(*fetches)] == [[], [b"a"]]
+    assert reads == [1]
+    await log.close()
+
+
+async def test_file_is_looked_at_only_while_a_fetch_waits(path: Path):
+    log = await make_log(path)
+    reader = await log.reader(EVENTS, {0: 0})
+    assert await reader.fetch(wait_s=0) == []
+    assert await reader.fetch(wait_s=0.3) == []
+    await asyncio.sleep(0.1)
+    looks = log._watch._begun
+    assert 2 <= looks <= 12  # the pauses grow
+    await asyncio.sleep(0.3)
+    assert log._watch._begun == looks
+    await log.close()
+
+
+@pytest.mark.parametrize("by", ["the same log object", "another one"])
+async def test_record_reaches_a_fetch_that_waits_within_the_longest_pause(path: Path, by: str):
+    log = await make_log(path)
+    writer = log if by == "the same log object" else await make_log(path)
+    reader = await log.reader(EVENTS, {0: 0})
+    delays_s = []
+    for number in range(20):
+        assert await reader.fetch(wait_s=0) == []
+        fetch = asyncio.create_task(reader.fetch(wait_s=10))
+        await asyncio.sleep(0.15 + 0.003 * number)  # until the pauses are at their longest
+        start = time.monotonic()
+        await writer.append([event(b"a")])
+        assert len(await fetch) == 1
+        delays_s.append(time.monotonic() - start)
+    assert statistics.median(delays_s) < sqlite_watch.POLL_S_MAX + 0.01
+    await writer.close()
+    await log.close()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1e-9, 0.001, 0.06, 5.0])
+async def test_fetch_after_an_empty_one_finds_what_was_stored_before_it_however_short_its_wait(
+    path: Path, wait_s: float
+):
+    log = await make_log(path)
+    other, reader = await log.reader(EVENTS, {1: 0}), await log.reader(EVENTS, {0: 0})
+    assert await other.fetch(wait_s=0) == []
+    waiting = asyncio.create_task(other.fetch(wait_s=60))  # the watch is in a long pause
+    for number in range(5):
+        assert await reader.fetch(wait_s=0) == []
+        await asyncio.sleep(0.13)
+        await log.append([event(b"%d" % number)])
+        assert [record.value for record in await reader.fetch(wait_s=wait_s)] == [b"%d" % number]
+    waiting.cancel()
+    await log.close()
+
+
+async def test_fetch_that_waits_learns_that_its_offset_was_cut_off(path: Path):
+    log = await make_log(path)
+    reader = await log.reader(EVENTS, {0: 0})
+    assert await reader.fetch(wait_s=0) == []
+    fetch = asyncio.create_task(reader.fetch(wait_s=10))
+    await asyncio.sleep(0.1)
+    with sqlite3.connect(path) as other:  # at one moment, as when a reader slept through both
+        other.execute("UPDATE partitions SET first_offset = 7, next_offset = 7 WHERE topic = 'events'")
+    other.close()
+    with pytest.raises(OffsetOutOfRange, match="expected an offset from 7 to 7, got 0"):
+        await fetch
+    await log.close()
+
+
+@pytest.mark.parametrize("what", ["reader", "log"])
+async def test_fetch_that_waits_when_it_is_closed_says_so(path: Path, what: str):
+    log = await make_log(path)
+    reader = await log.reader(EVENTS, {0: 0})
+    assert await reader.fetch(wait_s=0) == []
+    fetch = asyncio.create_task(reader.fetch(wait_s=60))
+    await asyncio.sleep(0.1)
+    await (reader if what == "reader" else log).close()
+    with pytest.raises(StoreError, match="this log or reader is closed"):
+        await asyncio.wait_for(fetch, 5)
+    await log.close()
+
+
+def test_log_used_in_one_event_loop_after_another_waits_in_each(path: Path):
+    async def step(log: SqliteLog | None, reader: SqliteReader | None) -> tuple[SqliteLog, SqliteReader]:
+        log = log or await make_log(path)
+        reader = reader or await log.reader(EVENTS, {0: 0})
+        assert await reader.fetch(wait_s=0.1) == []
+        fetch = asyncio.create_task(reader.fetch(wait_s=10))
+        await asyncio.sleep(0.1)
+        await log.append([event(b"a")])
+        assert len(await fetch) == 1
+        assert await reader.fetch(wait_s=0.1) == []
+        asyncio.create_task(reader.fetch(wait_s=10))  # noqa: RUF006 cancelled with its loop
+        await asyncio.sleep(0.1)
+        return log, reader
+
+    made = asyncio.run(step(None, None))
+    made = asyncio.run(step(*made))
+    asyncio.run(made[0].close())
 
 
 # time, trimming, reading

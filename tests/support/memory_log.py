@@ -60,7 +60,8 @@ class MemoryLog:
         return stored
 
     async def ranges(self, topic: str, partitions: Iterable[int]) -> Mapping[int, Range]:
-        return {p: Range(0, len(self.records.get((topic, p), ()))) for p in partitions}
+        counts = {p: len(self.records.get((topic, p), ())) for p in partitions}
+        return {p: Range(0, count, count) for p, count in counts.items()}
 
     async def reader(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         return MemoryReader(self, topic, dict(offsets))

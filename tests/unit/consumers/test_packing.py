@@ -1,6 +1,7 @@
 """Records of outputs."""
 
 import json
+from hashlib import blake2b
 
 from support.building import call, completed, record, started
 
@@ -58,6 +59,24 @@ def test_packer_says_in_a_dead_letter_why_and_where():
         "offset": 7,
         "detail": "why so",
     }
+
+
+def test_packer_cuts_a_dead_letter_above_the_limit_and_says_what_it_was():
+    """Kafka limits compressed bytes: a record can come in that does not fit into the dead letters."""
+    value = bytes(9 * 2**20)
+    bad = Record(EVENTS, 0, 7, 5, b"g" * 2_000, value, (("e", b"bad"),))
+    packed = packer().pack([DeadLetter(9, bad, "not_framed", "$", "why")], time_ns=1)[0]
+    why = json.loads(dict(packed.headers)["why"] or b"")
+    assert (packed.key, packed.value) == (b"g" * 1_024, None)
+    assert [name for name, _ in packed.headers] == ["why", "o"]
+    assert (why["cut"], why["size_bytes"], why["header_count"]) == (True, 9 * 2**20 + 2_004, 1)
+    assert why["value_blake2b"] == blake2b(value, digest_size=16).hexdigest()
+
+
+def test_packer_cuts_a_dead_letter_with_very_many_headers():
+    bad = Record(EVENTS, 0, 7, 5, b"g", b"v", (("", b""),) * 300)
+    packed = packer().pack([DeadLetter(9, bad, "bad_header", "e", "why")], time_ns=1)[0]
+    assert len(packed.headers) == 2
 
 
 def test_packer_gives_a_dead_letter_its_trigger():

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import pairwise
 
@@ -39,6 +40,21 @@ def opener_of(log):
 
 def unavailable(records) -> None:
     raise LogUnavailable("no answer in 5 s")
+
+
+def kinds_at(url: str) -> list[str]:
+    """Kinds of the events in an embedded log, which holds at most one rollout."""
+
+    async def read() -> list[str]:
+        from rolloutlog.eventstore import open_log
+
+        log = await open_log(url)
+        reader = await log.reader("events", dict.fromkeys(range(4), 0))
+        records = await reader.fetch(wait_s=1.0)
+        await log.close()
+        return [decode_event(parse_header(dict(r.headers)["e"]).kind, r.value).record for r in records]
+
+    return asyncio.run(read())
 
 
 def test_open_without_url_or_variable_says_what_is_expected(monkeypatch):
@@ -278,6 +294,49 @@ def test_publisher_in_a_forked_child_says_so(published):
     assert "this process was forked from the one that opened the publisher" in os.read(reader, 4_096).decode()
 
 
+FORKED_USES = {
+    "rollout": ("NotOpen", lambda events: events.rollout("t")),
+    "close_group": ("NotOpen", lambda events: events.close_group(Group("g", "t"))),
+    "flush": ("NotOpen", lambda events: events.flush(5.0)),
+    "aflush": ("NotOpen", lambda events: asyncio.run(events.aflush(5.0))),
+    "close": ("returned", lambda events: events.close()),
+    "aclose": ("returned", lambda events: asyncio.run(events.aclose())),
+}
+
+
+@pytest.mark.parametrize("use", FORKED_USES)
+@pytest.mark.parametrize("locked", [False, True], ids=["", "while another thread held the locks"])
+def test_every_method_in_a_forked_child_raises_or_returns(published, use, locked):
+    """The child has neither the client's thread nor the threads that hold copied locks: it must wait for none."""
+    publisher = published.publisher
+    expected, call = FORKED_USES[use]
+    reader, writer = os.pipe()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with publisher._lock, publisher._outbox._lock:
+            held.set()
+            done.wait(60)
+
+    if locked:
+        threading.Thread(target=hold).start()
+        held.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            call(publisher)
+            os.write(writer, b"returned")
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    done.set()
+    assert os.waitpid(child, 0)[1] == 0
+    answer = os.read(reader, 4_096).decode()
+    assert answer.startswith(expected)
+    assert expected == "returned" or "was forked from the one that opened the publisher" in answer
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_at_any_moment_leave_no_gap_and_no_number_twice(published):
     """Ctrl-C can come between queueing an event and counting it."""
@@ -320,18 +379,53 @@ def test_process_that_forgets_to_close_stores_its_events_and_says_so(tmp_path):
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "the publisher was not closed; closing it now" in ended.stderr
+    assert kinds_at(f"sqlite:///{tmp_path}/log.db") == ["RolloutStarted", "RewardRecorded", "RolloutCompleted"]
 
-    async def stored():
-        from rolloutlog.eventstore import open_log
 
-        log = await open_log(f"sqlite:///{tmp_path}/log.db")
-        reader = await log.reader("events", dict.fromkeys(range(4), 0))
-        records = await reader.fetch(wait_s=1.0)
-        await reader.close()
-        await log.close()
-        return [decode_event(parse_header(dict(r.headers)["e"]).kind, r.value).record for r in records]
+THREADS_AT_EXIT = {
+    "thread": "threading.Thread(target=work).start()",
+    "pool": "ThreadPoolExecutor(1).submit(work)",
+    "waiting thread": "threading.Thread(target=lambda: (threading.main_thread().join(), work())).start()",
+    "thread of a thread": "threading.Thread(target=lambda: threading.Thread(target=work).start()).start()",
+}
 
-    assert asyncio.run(stored()) == ["RolloutStarted", "RewardRecorded", "RolloutCompleted"]
+
+@pytest.mark.parametrize("start", THREADS_AT_EXIT)
+def test_threads_that_still_record_when_the_program_ends_lose_nothing(tmp_path, start):
+    url = f"sqlite:///{tmp_path}/log.db"
+    code = (
+        "import threading, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from rolloutlog.eventstore import EventPublisher\n"
+        f"events = EventPublisher.open({url!r}, create=True)\n"
+        "def work():\n"
+        "    with events.rollout('t') as rollout:\n"
+        "        time.sleep(0.3)\n"
+        "        rollout.finish(1.0)\n"
+        f"{THREADS_AT_EXIT[start]}\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "Traceback" not in ended.stderr
+    assert kinds_at(url) == ["RolloutStarted", "RewardRecorded", "RolloutCompleted"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_child_of_multiprocessing_that_forgets_to_close_stores_its_events(tmp_path, method):
+    url = f"sqlite:///{tmp_path}/log.db"
+    (tmp_path / "child.py").write_text(
+        "import multiprocessing\n"
+        "from rolloutlog.eventstore import EventPublisher\n"
+        "def work():\n"
+        f"    events = EventPublisher.open({url!r}, create=True)\n"
+        "    with events.rollout('t') as rollout:\n"
+        "        rollout.finish(1.0)\n"
+        "if __name__ == '__main__':\n"
+        f"    child = multiprocessing.get_context({method!r}).Process(target=work)\n"
+        "    child.start()\n"
+        "    child.join()\n"
+    )
+    subprocess.run([sys.executable, tmp_path / "child.py"], timeout=60, check=True)
+    assert kinds_at(url) == ["RolloutStarted", "RewardRecorded", "RolloutCompleted"]
 
 
 def test_import_loads_no_heavy_package():

@@ -86,6 +86,25 @@ async def test_sender_without_answer_appends_the_same_events_again_marked_resend
         assert bench.flags() == ["-", "r", "-"]
 
 
+async def test_sender_marks_nothing_resend_while_the_log_knows_that_nothing_was_stored():
+    """The fold refuses a start marked so whose host's clock is behind: the rollout would be lost."""
+    async with sending() as bench:
+        bench.log.before = failing(2, LogUnavailable("locked", maybe_stored=False))
+        bench.put(2)
+        await bench.flush()
+        assert bench.flags() == ["-", "-"]
+
+
+async def test_sender_keeps_the_mark_when_a_later_try_stores_nothing():
+    async with sending() as bench:
+        bench.log.after = failing(1, LogUnavailable("no answer"))
+        bench.put(1)
+        await asyncio.sleep(0)
+        bench.log.before = failing(2, LogUnavailable("locked", maybe_stored=False))
+        await bench.flush()
+        assert bench.flags() == ["-", "r"]
+
+
 async def test_sender_keeps_later_events_behind_those_that_are_tried_again():
     async with sending() as bench:
         bench.log.before = failing(3, LogUnavailable("no answer"))

@@ -84,3 +84,14 @@ def test_publisher_settings_out_of_range_are_refused_by_name(settings, text):
     with pytest.raises(InvalidSettings) as caught:
         PublisherSettings(**settings)
     assert text in str(caught.value)
+
+
+def test_create_topics_of_a_log_that_has_partitions_keeps_their_number():
+    """Making one lost topic anew must not give it another count than the others have."""
+    log = MemoryLog(partitions=3)
+
+    async def twice() -> tuple[int, int]:
+        first = await create_topics(log, partitions=3)
+        return first.partitions, (await create_topics(log)).partitions
+
+    assert asyncio.run(twice()) == (3, 3)

@@ -1,6 +1,9 @@
 """The command line's entry: which command, which exit code."""
 
 import errno
+import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -112,3 +115,71 @@ def test_main_leaves_no_file_behind_when_the_log_is_missing(monkeypatch: pytest.
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo"}))
 def test_main_finds_every_command(name: str):
     assert rolloutlog.get_command(click.Context(rolloutlog), name) is not None
+
+
+# streams and interrupts of the whole process
+
+COMMAND = [sys.executable, "-c", "from rolloutlog.consumers.cli import main; main()"]
+
+
+def run_shell(redirection: str, *arguments: str, program: list[str] = COMMAND) -> "subprocess.CompletedProcess[str]":
+    line = f"{shlex.join([*program, *arguments])} {redirection}"
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+
+
+def test_main_with_closed_output_prints_nothing_and_exits_0(tmp_path: Path):
+    done = run_shell(">&-", "topics", "create", "--log", f"sqlite:///{tmp_path}/log.db")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_main_with_closed_error_output_exits_with_its_code(tmp_path: Path):
+    done = run_shell("2>&-", "topics", "check", "--log", f"sqlite:///{tmp_path}/log.db")
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["topics", "create"], ["--help"], ["--version"]], ids=lambda value: value[0])
+def test_main_that_cannot_print_says_so_in_one_line_and_exits_1(tmp_path: Path, arguments: list[str]):
+    log = [] if "--" in arguments[0] else ["--log", f"sqlite:///{tmp_path}/log.db"]
+    done = run_shell(">/dev/full", *arguments, *log)
+    assert done.stderr == "error: standard output could not be written: No space left on device\n"
+    assert done.returncode == 1
+
+
+def test_main_that_cannot_read_a_file_names_it_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    command(monkeypatch, PermissionError(errno.EACCES, "Permission denied", "runs.jsonl"))
+    assert code_of(monkeypatch, "topics") == 1
+    assert capsys.readouterr().err == "error: runs.jsonl: Permission denied\n"
+
+
+def test_main_with_a_log_path_that_is_too_long_exits_2_naming_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert code_of(monkeypatch, "topics", "check", "--log", f"sqlite:////{'a' * 300}.db") == 2
+    assert "aaa.db: expected a path" in capsys.readouterr().err.replace("'", "")
+
+
+INTERRUPT_IMPORTS = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from rolloutlog.consumers.cli import main
+sys.argv[1:] = ["topics", "check", "--log", "sqlite:////missing.db"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["numpy", "rolloutlog.eventstore.errors", "rolloutlog.consumers.cli.topics", "sqlite3"]
+)
+def test_main_interrupted_while_modules_load_says_aborted_and_exits_130(module: str):
+    done = run_shell("", module, program=[sys.executable, "-c", INTERRUPT_IMPORTS])
+    assert (done.returncode, done.stderr.strip()) == (130, "aborted")
