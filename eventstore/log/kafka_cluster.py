@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from aiokafka import errors as kafka
@@ -62,7 +63,8 @@ class Cluster:
         new_client: Any = AIOKafkaClient  # without types
         client = new_client(**settings.client, client_id="rolloutlog", request_timeout_ms=int(REQUEST_S * 1000))
         try:
-            async with asyncio.timeout(OPEN_S):
+            # One after the other: a server that accepts and never answers takes a whole request's time.
+            async with asyncio.timeout(OPEN_S + REQUEST_S * (len(settings.servers) - 1)):
                 await client.bootstrap()
         except (KafkaError, TimeoutError, OSError) as error:
             await stop(client)
@@ -70,6 +72,11 @@ class Cluster:
         except BaseException:
             await stop(client)
             raise
+        if len(settings.servers) > 1:
+            # Later clients of this log begin with the cluster's own brokers: the driver tries a list in random order,
+            # and one of it may be silent.
+            known = [f"{broker.host}:{broker.port}" for broker in client.cluster.brokers()]
+            settings = replace(settings, client={**settings.client, "bootstrap_servers": known})
         return cls(settings, client)
 
     async def close(self) -> None:

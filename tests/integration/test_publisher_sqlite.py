@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutlog.eventstore import EventPublisher, LogMissing, PartitionCountChanged, open_log
+from rolloutlog.eventstore import EventPublisher, LogMissing, NotStored, PartitionCountChanged, open_log
 from rolloutlog.eventstore.checks import check_agreement, check_event
 from rolloutlog.eventstore.codec import decode_event, parse_header
 from rolloutlog.eventstore.events import Event, RewardRecorded, RolloutCompleted, RolloutStarted, Span
@@ -161,6 +162,41 @@ def test_killed_process_leaves_the_beginning_of_its_events_and_no_gap(url):
     assert {event.rollout_id for event in found if isinstance(event, RewardRecorded)} >= ended
     assert host(url, 1, 1).wait(60) == 0  # the log is as good as before
     assert len(stored(url)) == len(found) + 5
+
+
+def test_close_while_another_process_holds_the_lock_ends_at_its_deadline(url):
+    events = EventPublisher.open(url, create=True)
+    blocker = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with events.rollout("task") as rollout:
+        rollout.finish(1.0)
+    start = time.monotonic()
+    with pytest.raises(NotStored, match="3 events of rollout"):
+        events.close(0.5)
+    assert time.monotonic() - start < 3.0
+    blocker.close()
+    assert stored(url) == []
+
+
+def test_events_that_a_locked_log_did_not_take_at_once_are_not_marked_as_sent_again(url):
+    """A mark would make the fold refuse the starts of a host whose clock is behind, though they are stored once."""
+    with EventPublisher.open(f"{url}?busy_timeout_s=0.2", create=True) as events:
+        blocker = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        with events.rollout("task") as rollout:
+            rollout.finish(1.0)
+        with pytest.raises(NotStored, match="locked by another process"):
+            events.flush(1.0)
+        blocker.close()
+
+    async def flags() -> set[str]:
+        log = await open_log(url)
+        reader = await log.reader(EVENTS, dict.fromkeys(range(4), 0))
+        found = {parse_header(dict(record.headers)["e"]).flags for record in await reader.fetch(wait_s=1.0)}
+        await log.close()
+        return found
+
+    assert asyncio.run(flags()) == {"-"}
 
 
 async def test_async_hosts_share_a_publisher(url):

@@ -758,3 +758,25 @@ async def send_undecodable(log: KafkaLog, bodies: list[bytes | None]) -> None:
         batch.append(timestamp=None, key=b"key", value=body if body is not None else b"bad", headers=headers)
     await (await producer.send_batch(batch, full(log, BATCHES), partition=0))
     await producer.stop()
+
+
+@kafka
+async def test_open_with_a_silent_server_first_reaches_the_others(
+    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that accepts and never answers takes up one request's time, and only when the log is opened."""
+    monkeypatch.setattr(kafka_cluster, "REQUEST_S", 1.0)
+    monkeypatch.setattr(kafka_cluster, "OPEN_S", 1.0)
+    silent = socket.create_server(("127.0.0.1", 0))
+    port = silent.getsockname()[1]
+    log = await KafkaLog.open(f"kafka://127.0.0.1:{port},{kafka_bootstrap}/silent-{uuid.uuid4().hex[:8]}")
+    try:
+        start = time.monotonic()
+        await log.create([TopicSettings("batches", 1, None, 10_000)])
+        await log.append([record(b"a")])
+        reader = await log.reader(BATCHES, {0: 0})
+        assert values(await take(reader, 1)) == [b"a"]
+        assert time.monotonic() - start < 5.0
+    finally:
+        await log.close()
+        silent.close()

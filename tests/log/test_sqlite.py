@@ -862,8 +862,8 @@ async def test_trim_leaves_the_records_from_the_offset_on(path: Path, before_off
     log = await make_log(path)
     await log.append([event(b"%d" % i) for i in range(5)])
     await log.append([event(b"other", 1)])
-    assert await log.trim(EVENTS, 0, before_offset) == left
-    assert await log.ranges(EVENTS, [0, 1]) == {0: left, 1: (0, 1)}
+    assert (await log.trim(EVENTS, 0, before_offset))[:2] == left
+    assert {p: found[:2] for p, found in (await log.ranges(EVENTS, [0, 1])).items()} == {0: left, 1: (0, 1)}
     reader = await log.reader(EVENTS, {0: left[0]})
     assert [record.offset for record in await reader.fetch(wait_s=0)] == list(range(*left))
     assert [place.offset for place in await log.append([event(b"next")])] == [5]
@@ -874,7 +874,7 @@ async def test_trim_never_moves_back(path: Path):
     log = await make_log(path)
     await log.append([event(b"a") for _ in range(5)])
     await log.trim(EVENTS, 0, 4)
-    assert await log.trim(EVENTS, 0, 2) == (4, 5)
+    assert (await log.trim(EVENTS, 0, 2))[:2] == (4, 5)
     await log.close()
 
 

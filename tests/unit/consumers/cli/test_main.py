@@ -165,9 +165,11 @@ INTERRUPT_IMPORTS = """
 import os, signal, sys
 from importlib.abc import MetaPathFinder
 
+module = sys.argv[1]
+
 class Interrupt(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == sys.argv[1]:
+        if name == module:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupt())
