@@ -45,6 +45,7 @@ from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, Log, Owner,
 
 APP = "assembler"
 SUCCESSOR_WAIT_S = 5.0
+STOP_S = 6.0  # to commit after a stop: service managers kill after 10
 FETCH_WAIT_S = 0.1
 WAITING_SHOWN = 5  # open groups a partition tells of at its end
 DUE_EVERY = 16  # records between two looks at the clock
@@ -136,14 +137,30 @@ class Assembler:
         Raises  FencedOut, HistoryLost, TooManyDeadLetters, PositionRefused; the other workers then end as well
         """
         workers = [asyncio.create_task(self._keep(partition, until_end)) for partition in partitions]
+        ender = asyncio.create_task(self._end(workers))
         try:
             await asyncio.gather(*workers)
+        except asyncio.CancelledError:
+            if not ender.done():
+                raise  # we are cancelled, not the workers
+            raise LogUnavailable(
+                f"the log gave no answer within {STOP_S:.0f} s of the stop; what was not committed is folded again by "
+                "the next assembler"
+            ) from None
         finally:
             self.stop.set()
             await asyncio.gather(*workers, return_exceptions=True)
+            ender.cancel()
             await self.claims.close()
         self._warn_of_missing_rewards()
         return self.summary
+
+    async def _end(self, workers: Sequence["asyncio.Task[None]"]) -> None:
+        """After `stop`, let workers commit and end; cancel those that wait for a log that does not answer."""
+        await self.stop.wait()
+        _, waiting = await asyncio.wait(workers, timeout=STOP_S)
+        for worker in waiting:
+            worker.cancel()
 
     async def _keep(self, partition: int, until_end: bool) -> None:
         """Run one partition's worker again after the log was unavailable, unless someone else has taken it over."""

@@ -247,6 +247,8 @@ def transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
 def _check_path(settings: FileSettings, create: bool) -> None:
     path = Path(settings.path)
     try:
+        if "\0" in settings.path:
+            raise ValueError("embedded null byte")  # as some versions of Python say by themselves
         size_bytes = len(os.fsencode(path))
         if size_bytes > PATH_BYTES_MAX:
             raise InvalidSettings(

@@ -1,5 +1,7 @@
 """`rolloutlog assemble` as a process: what it reads, when it refuses to start, how it stops."""
 
+import sqlite3
+import time
 import uuid
 from zlib import crc32
 
@@ -299,3 +301,21 @@ def test_assemble_of_too_many_bad_events_in_a_row_exits_5_and_names_a_reason(sto
     _run(store, dead_letters_in_row=50)
     assert _groups(store) == ["before", "after"]
     assert len(store.dead_letters()) == 6
+
+
+def test_assemble_stopped_while_the_log_does_not_answer_ends_in_time(embedded: Store) -> None:
+    """Another process may hold the file's lock for long: a stop must not wait for it."""
+    path = embedded.url.removeprefix("sqlite:///")
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    try:
+        command = assemble(embedded.url, until_end=False)
+        command.wait_for_steps(0, "fence")
+        began = time.monotonic()
+        command.terminate()
+        assert command.finish() == EXIT_LOG, command.stderr
+        assert time.monotonic() - began < 20
+        assert "gave no answer within 6 s of the stop" in command.stderr
+    finally:
+        lock.execute("ROLLBACK")
+        lock.close()

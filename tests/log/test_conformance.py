@@ -235,12 +235,12 @@ async def test_record_of_8_mib_comes_back_as_it_was(filled: Log) -> None:
 
 
 async def test_ranges_of_empty_partition_start_and_end_at_zero(filled: Log) -> None:
-    assert await filled.ranges(EVENTS, [0, 1]) == {0: (0, 0), 1: (0, 0)}
+    assert await filled.ranges(EVENTS, [0, 1]) == {0: (0, 0, 0), 1: (0, 0, 0)}
 
 
 async def test_ranges_end_above_the_last_record(filled: Log) -> None:
     *_, last = await filled.append([event(b"a"), event(b"b"), event(b"c")])
-    assert await filled.ranges(EVENTS, [0]) == {0: (0, last.offset + 1)}
+    assert await filled.ranges(EVENTS, [0]) == {0: (0, last.offset + 1, last.offset + 1)}
 
 
 async def test_ranges_after_a_commit_are_reached_by_a_reader(filled: Log) -> None:
