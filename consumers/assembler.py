@@ -32,16 +32,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rolloutlog.consumers.fold import fold
-from rolloutlog.consumers.origin import Origin, origin_of
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output
 from rolloutlog.consumers.owners import Claim, Claims, write_claim
 from rolloutlog.consumers.packing import Packer
-from rolloutlog.consumers.position import PositionRefused, Progress, from_position, to_position
+from rolloutlog.consumers.position import Progress, to_position
+from rolloutlog.consumers.recovery import starting_point
+from rolloutlog.consumers.refusals import Refusals
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
 from rolloutlog.consumers.waiting import describe_open
-from rolloutlog.eventstore.errors import Fenced, InvalidEvent, LogUnavailable, OffsetOutOfRange, StoreError
-from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, Log, Owner, Reader, Record
+from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRange, StoreError
+from rolloutlog.eventstore.log import EVENTS, Log, Owner, Reader, Record
 
 APP = "assembler"
 SUCCESSOR_WAIT_S = 5.0
@@ -62,18 +63,10 @@ class FencedOut(StoreError):
     """Another assembler took the partition over; the text names it. Nothing of ours was stored after that."""
 
 
-class HistoryLost(StoreError):
-    """Events that the committed position needs are gone."""
-
-
 class HeldBack(StoreError):
     """A run that is to end cannot: another program's open transaction stands before the end."""
 
     retriable = True
-
-
-class TooManyDeadLetters(StoreError):
-    """So many events are refused that something is wrong with what is published, not with single events."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +230,7 @@ class Worker:
         self.outputs_bytes = 0
         self.events_since = 0
         self.due_at: float | None = None
-        self.refusals = Refusals(self.settings)
+        self.refusals = Refusals(self.settings.dead_letters_in_row, self.settings.dead_letters_share)
         source = f"{APP}.{secrets.token_hex(8)}"
         self.packer = Packer(partition, self.settings.fold.config_hash, source)
 
@@ -245,7 +238,13 @@ class Worker:
         owner, reader = await self._own(), None
         try:
             self.on_step(self.partition, "position")
-            progress = await self._progress(owner)
+            # After fencing, for a dead owner's transaction is over then; with all that is written, also by others.
+            span = (await self.log.ranges(EVENTS, [self.partition]))[self.partition]
+            if self.until_end and self.end is None:
+                self.end = span.written
+            progress = await starting_point(
+                self.log, owner, self.partition, span, skip_lost=self.settings.on_history_lost == "skip"
+            )
             self.on_step(self.partition, "seek")
             self.state = PartitionState(
                 self.partition, self.settings.fold, position=progress.watermark, emit_from=progress.position
@@ -279,46 +278,6 @@ class Worker:
             if assembler.first_claim is None or assembler.first_claim.partition == self.partition:
                 assembler.first_claim = claim
         return owner
-
-    async def _progress(self, owner: Owner) -> Progress:
-        """L and P to start from: committed, or found from the outputs when nothing was ever committed."""
-        where = f"{APP}, partition {self.partition} of {EVENTS}"
-        # After fencing, for a dead owner's transaction is over then; with all that is written, also by others.
-        span = (await self.log.ranges(EVENTS, [self.partition]))[self.partition]
-        if self.until_end and self.end is None:
-            self.end = span.written
-        position = await owner.position()
-        if position is None:
-            progress = Progress(span.first, max(span.first, await self._last_trigger() + 1))
-        else:
-            progress = from_position(position, where=where)
-            if progress.emptied:
-                logger.warning("%s: metadata was emptied; outputs from offset %d on are published again", where,
-                               progress.position)  # fmt: skip
-        if progress.position > span.written:
-            raise PositionRefused(
-                f"{where}: expected a position of at most {span.written}, where the log ends, got {progress.position}: "
-                "the topic was made anew, or lost its end. What is below the position would be taken for published: "
-                "reset the group's offsets, or start a new prefix"
-            )
-        if progress.watermark >= span.first:
-            return progress
-        lost = f"{where}: events {progress.watermark}-{span.first - 1} are gone, where the committed position begins"
-        if self.settings.on_history_lost != "skip":
-            raise HistoryLost(
-                f"{lost}. Start with --on-history-lost skip to go on without them, or replay from an archive"
-            )
-        logger.warning("%s; going on without them", lost)
-        return Progress(span.first, max(progress.position, span.first))
-
-    async def _last_trigger(self) -> int:
-        """The highest trigger of this partition's outputs, -1 when there is none."""
-        highest = -1
-        for topic in (BATCHES, DEAD_LETTERS):
-            origin = await last_origin(self.log, topic, self.partition)
-            if origin is not None:
-                highest = max(highest, origin.trigger)
-        return highest
 
     async def _cycle(self, owner: Owner, reader: Reader) -> None:
         committed_at = moved_at = asyncio.get_running_loop().time()
@@ -405,62 +364,6 @@ class Worker:
         counts.update(self.state.counts)
         self.state.counts.clear()
         self.outputs, self.outputs_bytes, self.events_since, self.due_at = [], 0, 0, None
-
-
-class Refusals:
-    """Stops a partition when refused events are not single ones any more."""
-
-    WINDOW = 10_000
-
-    def __init__(self, settings: AssemblerSettings) -> None:
-        self._in_row_max = settings.dead_letters_in_row
-        self._window_max = settings.dead_letters_share * self.WINDOW
-        self._in_row = self._events = self._refused = 0
-
-    def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Take note of one event and of what it made refused. Raises TooManyDeadLetters."""
-        self._events += 1
-        self._in_row = self._in_row + 1 if letters else 0
-        self._refused += bool(letters)
-        # A share of few events says little: it is looked at when the window is full.
-        if self._in_row >= self._in_row_max or (self._events == self.WINDOW and self._refused >= self._window_max):
-            # The reason in full: what was not committed yet is in no topic.
-            raise TooManyDeadLetters(
-                f"{self._in_row} events in a row and {self._refused} of the last {self._events} were refused, the last "
-                f"one so: {letters[-1].detail}. Mend what publishes them, or raise dead_letters_in_row and "
-                "dead_letters_share to put them into dead letters"
-            )
-        if self._events == self.WINDOW:
-            self._events = self._refused = 0
-
-
-async def last_origin(log: Log, topic: str, partition: int) -> Origin | None:
-    """Where the last output of a partition comes from, None when there is none. Looks back in growing strides.
-
-    Records without a readable origin are of others, and passed over.
-    """
-    span = (await log.ranges(topic, [partition]))[partition]
-    stride = 1
-    while span.first < span.end:
-        start = max(span.first, span.end - stride)
-        last = None
-        reader = await log.reader(topic, {partition: start})
-        try:
-            while reader.position(partition) < span.end:
-                for record in await reader.fetch(wait_s=FETCH_WAIT_S):
-                    try:
-                        last = origin_of(record)
-                    except InvalidEvent:
-                        continue
-        except OffsetOutOfRange:
-            span = (await log.ranges(topic, [partition]))[partition]  # retention moved on meanwhile
-            continue
-        finally:
-            await reader.close()
-        if last is not None or start == span.first:
-            return last
-        stride *= 8
-    return None
 
 
 def _output_bytes(output: Output) -> int:

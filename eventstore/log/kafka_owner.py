@@ -27,7 +27,8 @@ from rolloutlog.eventstore.log.kafka_appender import new_producer
 from rolloutlog.eventstore.log.kafka_clients import consume, stop
 from rolloutlog.eventstore.log.kafka_cluster import COMMITTED, LATEST, Cluster
 from rolloutlog.eventstore.log.kafka_errors import describe
-from rolloutlog.eventstore.log.kafka_records import Batch, Lanes, TopicFacts, check_position, check_records, pack
+from rolloutlog.eventstore.log.kafka_records import Batch, Lanes, TopicFacts, check_records, pack
+from rolloutlog.eventstore.log.limits import check_position
 from rolloutlog.eventstore.log.port import NewRecord, Position
 
 TRANSACTION_S = 15.0  # a dead owner's open transaction holds readers back for so long, and one second more

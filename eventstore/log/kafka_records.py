@@ -10,11 +10,11 @@ from time import time_ns
 from typing import Any
 
 from rolloutlog.eventstore.errors import InvalidSettings, RecordTooLarge
-from rolloutlog.eventstore.log.port import NewRecord, Position
+from rolloutlog.eventstore.log.limits import record_size
+from rolloutlog.eventstore.log.port import NewRecord
 
 FRAMING_BYTES = 4 * 1024  # what Kafka may add to one record; with more headers than fit, the record is refused
 BATCH_BYTES_MAX = 512 * 1024  # before compression; a larger record travels alone
-METADATA_CHARS_MAX = 100
 
 _BATCH_HEADER_BYTES = 61
 _RECORD_BYTES = 36  # lengths, time and offset of a record, at most
@@ -46,12 +46,6 @@ class Batch:
 Lanes = dict[tuple[str, int], list[Batch]]  # by Kafka's topic name and partition; batches in order
 
 
-def record_size(record: NewRecord) -> int:
-    """Bytes that count against `record_bytes_max`: key, value, and the names and values of all headers."""
-    headers = sum(len(name.encode()) + len(value or b"") for name, value in record.headers) if record.headers else 0
-    return len(record.key or b"") + len(record.value or b"") + headers
-
-
 def framed_size(record: NewRecord) -> int:
     """Upper bound of the bytes that a record takes in a batch."""
     return record_size(record) + _RECORD_BYTES + _HEADER_BYTES * len(record.headers)
@@ -81,17 +75,6 @@ def check_partition(topic: TopicFacts, partition: int) -> None:
     if not 0 <= partition < topic.partitions:
         raise InvalidSettings(
             f"topic {topic.name}: expected a partition from 0 to {topic.partitions - 1}, got {partition}"
-        )
-
-
-def check_position(position: Position) -> None:
-    """Raises InvalidSettings. The driver would not survive metadata that the broker refuses."""
-    if position.offset < 0:
-        raise InvalidSettings(f"position: expected an offset from 0, got {position.offset}; nothing was stored")
-    if len(position.metadata) > METADATA_CHARS_MAX or not position.metadata.isascii():
-        raise InvalidSettings(
-            f"position {position.offset}: expected metadata of at most {METADATA_CHARS_MAX} ASCII characters, "
-            f"got {len(position.metadata)}: {position.metadata!r}; nothing was stored"
         )
 
 

@@ -28,13 +28,13 @@ from rolloutlog.eventstore.errors import (
     LogUnavailable,
     StoreError,
 )
+from rolloutlog.eventstore.log.limits import check_position
 from rolloutlog.eventstore.log.port import Difference, NewRecord, Position, Range, Record, Stored, TopicSettings
 from rolloutlog.eventstore.log.sqlite_file import Database, file_settings, transaction
 from rolloutlog.eventstore.log.sqlite_records import count_partitions, find_partition, insert, read, trim
 from rolloutlog.eventstore.log.sqlite_watch import Watch
 
 FETCH_BYTES_MAX = 16 * 1024 * 1024  # with one record more this bounds the memory of a fetch
-METADATA_CHARS_MAX = 100
 
 Clock = Callable[[], int]
 
@@ -214,7 +214,7 @@ class SqliteOwner:
 
     async def commit(self, records: Sequence[NewRecord], position: Position | None) -> None:
         if position is not None:
-            _check_position(position)
+            check_position(position)
         try:
             await self._database.run(partial(self._commit, records, position))
         except (LogUnavailable, asyncio.CancelledError):
@@ -246,16 +246,6 @@ class SqliteOwner:
                 f"{self._name}: expected epoch {self._epoch}, got {epoch}: host {host}, pid {pid} took over at "
                 f"{since}; nothing of this transaction was stored; stop this process"
             )
-
-
-def _check_position(position: Position) -> None:
-    if position.offset < 0:
-        raise InvalidSettings(f"position: expected an offset from 0, got {position.offset}; nothing was stored")
-    if len(position.metadata) > METADATA_CHARS_MAX or not position.metadata.isascii():
-        raise InvalidSettings(
-            f"position {position.offset}: expected metadata of at most {METADATA_CHARS_MAX} ASCII characters, "
-            f"got {len(position.metadata)}: {position.metadata!r}; nothing was stored"
-        )
 
 
 def _checked(topics: Iterable[TopicSettings]) -> list[TopicSettings]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from struct import Struct
 
 from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, OffsetOutOfRange, RecordTooLarge
+from rolloutlog.eventstore.log.limits import record_size
 from rolloutlog.eventstore.log.port import Headers, NewRecord, Range, Record, Stored
 
 _LENGTHS = Struct(">Hi")
@@ -110,12 +111,6 @@ def trim(connection: sqlite3.Connection, head: StoredPartition, before_offset: i
     connection.execute("UPDATE partitions SET first_offset = ? WHERE id = ?", (first, head.id))
     connection.execute("DELETE FROM records WHERE partition_id = ? AND offset < ?", (head.id, first))
     return Range(first, head.next_offset, head.next_offset)
-
-
-def record_size(record: NewRecord) -> int:
-    """Bytes that count against `record_bytes_max`: key, value, and the names and values of all headers."""
-    headers = sum(len(name.encode()) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def encode_headers(headers: Headers) -> bytes:

@@ -10,10 +10,12 @@ from pathlib import Path
 import click
 import pytest
 
-from rolloutlog.consumers.assembler import FencedOut, HistoryLost, TooManyDeadLetters
+from rolloutlog.consumers.assembler import FencedOut
 from rolloutlog.consumers.cli import main as entry
 from rolloutlog.consumers.cli.main import COMMANDS, exit_code, rolloutlog
 from rolloutlog.consumers.position import PositionRefused
+from rolloutlog.consumers.recovery import HistoryLost
+from rolloutlog.consumers.refusals import TooManyDeadLetters
 from rolloutlog.eventstore.errors import Fenced, InvalidSettings, LogMissing, LogUnavailable, StoreError
 
 

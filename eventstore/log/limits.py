@@ -1,0 +1,23 @@
+"""Limits that are the same on every log."""
+
+from rolloutlog.eventstore.errors import InvalidSettings
+from rolloutlog.eventstore.log.port import NewRecord, Position
+
+METADATA_CHARS_MAX = 100  # of a position; Kafka's driver does not survive metadata that a broker refuses
+
+
+def record_size(record: NewRecord) -> int:
+    """Bytes that count against `record_bytes_max`: key, value, and the names and values of all headers."""
+    headers = sum(len(name.encode()) + len(value or b"") for name, value in record.headers) if record.headers else 0
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def check_position(position: Position) -> None:
+    """Raises InvalidSettings for an offset below 0, or metadata that is no short ASCII text."""
+    if position.offset < 0:
+        raise InvalidSettings(f"position: expected an offset from 0, got {position.offset}; nothing was stored")
+    if len(position.metadata) > METADATA_CHARS_MAX or not position.metadata.isascii():
+        raise InvalidSettings(
+            f"position {position.offset}: expected metadata of at most {METADATA_CHARS_MAX} ASCII characters, "
+            f"got {len(position.metadata)}: {position.metadata!r}; nothing was stored"
+        )
