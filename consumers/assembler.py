@@ -162,7 +162,7 @@ class Assembler:
         while True:
             worker, began = Worker(self, partition, until_end, end), loop.time()
             try:
-                if claim is not None and await self.claims.taken_over(claim):
+                if claim is not None and await self.claims.follower(claim) is not None:
                     raise Fenced(f"partition {partition} has a newer owner")
                 await worker.run()
             except Fenced as error:
@@ -263,8 +263,9 @@ class Worker:
         """
         assembler = self.assembler
         async with assembler.claiming:
-            if assembler.first_claim is not None and await assembler.claims.taken_over(assembler.first_claim):
-                raise Fenced(f"partition {assembler.first_claim.partition} has a newer owner")
+            first = assembler.first_claim
+            if first is not None and await assembler.claims.follower(first) is not None:
+                raise Fenced(f"partition {first.partition} has a newer owner")
             self.on_step(self.partition, "fence")
             owner = await self.log.own(APP, EVENTS, self.partition)
             try:

@@ -54,11 +54,15 @@ class Claims:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._reader: Reader | None = None
-        self._newest: dict[bytes, Claim] = {}
+        self._claims: dict[bytes, list[Claim]] = {}  # by key, in the order in which owners fenced each other
         self._turn = asyncio.Lock()
 
-    async def newest(self, claim: Claim) -> Claim | None:
-        """The last record of the partition that `claim` is about, whoever wrote it."""
+    async def follower(self, claim: Claim) -> Claim | None:
+        """The newest owner after the one of `claim`, None when there is none.
+
+        A claim can be hidden for a while by a dead owner's open transaction. While ours is, nothing that is seen can
+        have come after it.
+        """
         async with self._turn:
             span = (await self._log.ranges(META, [META_PARTITION]))[META_PARTITION]
             if self._reader is None:
@@ -66,22 +70,18 @@ class Claims:
             while self._reader.position(META_PARTITION) < span.end:
                 for record in await self._reader.fetch(wait_s=1.0):
                     self._take(record)
-        return self._newest.get(claim.key)
-
-    async def taken_over(self, claim: Claim) -> bool:
-        """Whether another process has claimed the partition after `claim`."""
-        newest = await self.newest(claim)
-        return newest is not None and not claim.by_same_process(newest)
+        claims = self._claims.get(claim.key, [])
+        if claim not in claims or claim.by_same_process(claims[-1]):
+            return None
+        return claims[-1]
 
     async def successor(self, claim: Claim, *, wait_s: float) -> Claim | None:
         """The owner that fenced us, None when it has not said who it is within `wait_s`."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
-            newest = await self.newest(claim)
-            if newest is not None and not claim.by_same_process(newest):
-                return newest
-            if asyncio.get_running_loop().time() >= deadline:
-                return None
+            follower = await self.follower(claim)
+            if follower is not None or asyncio.get_running_loop().time() >= deadline:
+                return follower
             await asyncio.sleep(POLL_S)
 
     async def close(self) -> None:
@@ -92,6 +92,7 @@ class Claims:
         if record.key is None or not record.key.startswith(PREFIX):
             return
         try:
-            self._newest[record.key] = Claim(**decode_record(record.value, expected=RECORD)[1])
+            claim = Claim(**decode_record(record.value, expected=RECORD)[1])
         except InvalidEvent:
             return  # not readable to this version: as if unknown
+        self._claims.setdefault(record.key, []).append(claim)
