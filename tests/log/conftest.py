@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from support import store
 
-from rolloutlog.eventstore.log import Log, open_log, parse_url
+from rolloutlog.eventstore.log import Log, open_log
 
 MakeLog = Callable[[], Awaitable[Log]]
 CutHead = Callable[[str, int, int], Awaitable[None]]
@@ -45,22 +46,6 @@ def cut_head(log: Log, log_url: str) -> CutHead:
     """Remove a partition's records below an offset, as retention does."""
 
     async def cut(topic: str, partition: int, before_offset: int) -> None:
-        parsed = parse_url(log_url)
-        if parsed.scheme == "sqlite":
-            from rolloutlog.eventstore.log.sqlite import SqliteLog
-
-            assert isinstance(log, SqliteLog)
-            await log.trim(topic, partition, before_offset)
-            return
-        from aiokafka import TopicPartition
-        from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-
-        admin = AIOKafkaAdminClient(bootstrap_servers=list(parsed.servers))
-        await admin.start()
-        try:
-            name = TopicPartition(f"{parsed.prefix}.{topic}", partition)
-            await admin.delete_records({name: RecordsToDelete(before_offset=before_offset)})
-        finally:
-            await admin.close()
+        await store.cut_head(log, log_url, topic, partition, before_offset)
 
     return cut

@@ -87,7 +87,7 @@ class Store:
 
     def cut(self, topic: str, partition: int, before_offset: int) -> None:
         """Remove a partition's records below an offset, as retention does."""
-        self.run(_cut(self.log, self.url, topic, partition, before_offset))
+        self.run(cut_head(self.log, self.url, topic, partition, before_offset))
 
     def close(self) -> None:
         self.run(self.log.close())
@@ -136,7 +136,8 @@ async def _read(log: Log, topic: str, partitions: Sequence[int]) -> list[Record]
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
-async def _cut(log: Log, url: str, topic: str, partition: int, before_offset: int) -> None:
+async def cut_head(log: Log, url: str, topic: str, partition: int, before_offset: int) -> None:
+    """Remove a partition's records below an offset, as retention does."""
     parsed = parse_url(url)
     if parsed.scheme == "sqlite":
         from rolloutlog.eventstore.log.sqlite import SqliteLog
