@@ -116,13 +116,17 @@ RECORDS: dict[str, dict[str, Any]] = {
     },
     "StepAcknowledged": {
         "reader": "trainer", "step": 7, "policy_version": 8, "batch_ids": ["cd" * 16],
-        "samples": [{"sample_id": "r-7/1/s-2", "end": "trained"}], "time_ns": TIME_NS,
+        "samples": [{"sample_id": "r-7/1/s-2", "end": "trained"}], "offsets": [{"partition": 0, "offset": 9}],
+        "time_ns": TIME_NS,
     },
-    "Rewound": {"reader": "trainer", "step": 5, "offsets": [{"partition": 0, "offset": 9}], "time_ns": TIME_NS},
+    "Rewound": {
+        "reader": "trainer", "step": 5, "offsets": [{"partition": 0, "offset": 9}], "policy_version": 6,
+        "time_ns": TIME_NS,
+    },
     "AssemblerStatus": {
         "app": "assembler", "partition": 1, "host": "h", "pid": 4711, "time_ns": TIME_NS, "position": 20,
         "watermark": 10, "end": 21, "open_rollouts": 2, "open_groups": 1, "oldest_open_ns": TIME_NS,
-        "counts": {"conflict": 1},
+        "counts": {"conflict": 1}, "waiting": ["group g-1: 1 of 2 rollouts started"],
     },
     "TrainingBatch": {
         "batch_id": "ef" * 16, "group_id": "g-1", "run_id": "5a" * 16, "config_hash": "01" * 16, "input_partition": 3,

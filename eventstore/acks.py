@@ -1,0 +1,111 @@
+"""Acknowledgements: what trainers write to the `acks` topic, in the transaction that moves their position.
+
+A step is acknowledged once its optimizer step is done; a rewind takes back what was acknowledged after a checkpoint.
+The last word on a sample counts. Fields and units: schemas/StepAcknowledged.v2.avsc, schemas/Rewound.v2.avsc.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rolloutlog.eventstore.codec import decode_record, encode_record
+from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.eventstore.log.port import ACKS, NewRecord, Record
+
+TRAINED, STALE, FILTERED, REJECTED = "trained", "stale", "filtered", "rejected"
+ENDS = (TRAINED, STALE, FILTERED, REJECTED)
+
+PARTITION = 0
+RECORD_BYTES_MAX = 2**20  # of samples and batch ids in one record; a larger step takes several
+
+
+class SampleEnd(NamedTuple):
+    """How a sample ended. `end`: one of ENDS."""
+
+    sample_id: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepAcknowledged:
+    """A step is done. A large one comes as several records of the same step; only the last has `offsets`.
+
+    step            optimizer step, from 0
+    policy_version  of the weights after it; None = unknown
+    samples         ends of its samples, and of those that ended stale or filtered since the record before
+    offsets         batches partition → where reading goes on: everything before is acknowledged
+    """
+
+    reader: str
+    step: int
+    policy_version: int | None
+    batch_ids: tuple[str, ...]
+    samples: tuple[SampleEnd, ...]
+    offsets: Mapping[int, int]
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """A checkpoint was loaded: what was acknowledged from `step` on does not count any more.
+
+    step            the next one
+    offsets         batches partition → where reading goes on
+    policy_version  of the weights that were loaded; None = unknown
+    """
+
+    reader: str
+    step: int
+    offsets: Mapping[int, int]
+    policy_version: int | None
+    time_ns: int
+
+
+Ack = StepAcknowledged | Rewound
+
+
+def ack_records(ack: Ack) -> list[NewRecord]:
+    """The records that say so, to be written in one transaction. Their key is the reader."""
+    return [NewRecord(ACKS, PARTITION, ack.reader.encode(), value) for value in _values(ack)]
+
+
+def read_ack(record: Record) -> Ack:
+    """Read one record of the acks topic. Raises InvalidEvent when it is none."""
+    name, fields = decode_record(record.value)
+    if name not in (StepAcknowledged.__name__, Rewound.__name__):
+        raise InvalidEvent(
+            f"acknowledgement refused: expected StepAcknowledged or Rewound, got {name} (topic {record.topic}, offset "
+            f"{record.partition}:{record.offset})",
+            reason="no_acknowledgement",
+        )
+    fields["offsets"] = {each["partition"]: each["offset"] for each in fields["offsets"]}
+    if name == Rewound.__name__:
+        return Rewound(**fields)
+    fields["batch_ids"] = tuple(fields["batch_ids"])
+    fields["samples"] = tuple(SampleEnd(**each) for each in fields["samples"])
+    return StepAcknowledged(**fields)
+
+
+def _values(ack: Ack) -> Iterator[bytes]:
+    fields: dict[str, Any] = {name: getattr(ack, name) for name in ack.__slots__}
+    fields["offsets"] = [{"partition": partition, "offset": offset} for partition, offset in ack.offsets.items()]
+    if isinstance(ack, Rewound):
+        yield encode_record(Rewound.__name__, fields)
+        return
+    last = {"batch_ids": fields.pop("batch_ids"), "samples": fields.pop("samples"), "offsets": fields.pop("offsets")}
+    batch_ids: list[str] = []
+    samples: list[dict[str, str]] = []
+    size = 0
+    for item in (*last["batch_ids"], *last["samples"]):
+        item_bytes = 4 * (len(item) if isinstance(item, str) else len(item.sample_id)) + 20
+        if size and size + item_bytes > RECORD_BYTES_MAX:
+            part = {**fields, "batch_ids": batch_ids, "samples": samples, "offsets": []}
+            yield encode_record(StepAcknowledged.__name__, part)
+            batch_ids, samples, size = [], [], 0
+        size += item_bytes
+        if isinstance(item, str):
+            batch_ids.append(item)
+        else:
+            samples.append(item._asdict())
+    part = {**fields, "batch_ids": batch_ids, "samples": samples, "offsets": last["offsets"]}
+    yield encode_record(StepAcknowledged.__name__, part)
