@@ -343,7 +343,7 @@ class Worker:
         self.on_step(self.partition, "pack")
         records = self.packer.pack(self.outputs, time_ns=self.clock())
         self.on_step(self.partition, "commit")
-        await owner.commit(records, to_position(Progress(state.watermark(), state.position)))
+        await owner.commit(records, {self.partition: to_position(Progress(state.watermark(), state.position))})
         self.on_step(self.partition, "confirm")
         self._confirm()
 

@@ -45,7 +45,7 @@ async def write_claim(owner: Owner, claim: Claim) -> None:
     """Say who owns the partition, in a transaction of the owner: no one who was fenced can say so later."""
     fields: Mapping[str, Any] = {name: getattr(claim, name) for name in Claim.__slots__}
     record = NewRecord(META, META_PARTITION, claim.key, encode_record(RECORD, fields))
-    await owner.commit([record], None)
+    await owner.commit([record], {})
 
 
 class Claims:

@@ -26,7 +26,7 @@ async def starting_point(log: Log, owner: Owner, partition: int, span: Range, *,
     Raises     PositionRefused for a position that is not ours, of another version, or above the log's end
     """
     where = f"assembler, partition {partition} of {EVENTS}"
-    position = await owner.position()
+    position = (await owner.positions()).get(partition)
     if position is None:
         progress = Progress(span.first, max(span.first, await _last_trigger(log, partition) + 1))
     else:

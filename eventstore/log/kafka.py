@@ -4,7 +4,7 @@ It keeps every promise of the port, on aiokafka. Facts about that driver and Kaf
 tests/integration/test_broker_gate.py and tests/log/test_kafka.py; each workaround names its fault.
 
 append  one idempotent producer, acknowledged by all in-sync replicas        eventstore.log.kafka_appender
-own     one transactional producer an input partition                        eventstore.log.kafka_owner
+own     one transactional producer an input partition, or a whole topic      eventstore.log.kafka_owner
 read    committed records only, by hand-assigned consumers                   eventstore.log.kafka_reader
 Rights  a user needs Describe, DescribeConfigs, Read and Write on the topics, Write on the transactional ids and Read on
         the groups `{prefix}.*`, IdempotentWrite; `topics create` needs Create
@@ -77,10 +77,13 @@ class KafkaLog:
         self._parts.add(reader)
         return reader
 
-    async def own(self, app: str, topic: str, partition: int) -> KafkaOwner:
+    async def own(self, app: str, topic: str, partition: int | None) -> KafkaOwner:
         self._check_open()
-        check_partition((await self._cluster.topics([topic]))[topic], partition)
-        owner = await take_over(self._cluster, app, topic, partition, self._parts.discard)
+        facts = (await self._cluster.topics([topic]))[topic]
+        if partition is not None:
+            check_partition(facts, partition)
+        owned = range(facts.partitions) if partition is None else [partition]
+        owner = await take_over(self._cluster, (app, topic, partition), owned, self._parts.discard)
         self._parts.add(owner)
         return owner
 

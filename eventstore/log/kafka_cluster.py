@@ -188,29 +188,33 @@ class Cluster:
 
         return await self.ask(f"offsets of {topic}", ask, topic=topic)
 
-    async def committed(self, app: str, topic: str, partition: int) -> Position | None:
-        """The position in the app's group. None only when the coordinator says that there is none.
+    async def committed(self, app: str, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
+        """The positions in the app's group. One without an entry only when the coordinator says that there is none.
 
         Source  research/streaming-peers.md §0, 6: an answer without the partition is an error; offset -1 is "none"
         """
         group, full_name = self.settings.group(app), self.settings.full_name(topic)
 
-        async def ask() -> Position | None:
+        async def ask() -> dict[int, Position]:
             found = await self._send(FindCoordinatorRequest(group, GROUP_COORDINATOR))
             if found.error_code:
                 raise for_code(found.error_code)(group)
-            answer = await self._send(OffsetFetchRequest(group, [(full_name, [partition])]), found.coordinator_id)
+            answer = await self._send(OffsetFetchRequest(group, [(full_name, list(partitions))]), found.coordinator_id)
             if getattr(answer, "error_code", 0):
                 raise for_code(answer.error_code)(group)
+            positions = {}
             for name, results in answer.topics:
                 for number, offset, metadata, code in results:
                     if code:
                         raise for_code(code)(f"{name}/{number}")
-                    if (name, number) == (full_name, partition):
-                        return None if offset == NONE_OFFSET else Position(offset, metadata or "")
-            raise KafkaError("the answer lacks the partition")
+                    if name == full_name:
+                        positions[number] = Position(offset, metadata or "")
+            if not positions.keys() >= set(partitions):
+                raise KafkaError("the answer lacks a partition")
+            return {p: positions[p] for p in partitions if positions[p].offset != NONE_OFFSET}
 
-        return await self.ask(f"position of {app} in {topic}/{partition}", ask, final=())
+        which = f"{topic}/{partitions[0]}" if len(partitions) == 1 else f"{len(partitions)} partitions of {topic}"
+        return await self.ask(f"position of {app} in {which}", ask, final=())
 
     async def fetch(self, topic: str, partition: int, offset: int, *, bytes_max: int) -> tuple[Any, bytes]:
         """Committed batches from `offset` on as stored bytes, and the aborted transactions among them."""

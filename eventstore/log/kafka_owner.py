@@ -1,9 +1,9 @@
-"""The owner of an input partition on Kafka: one transactional producer, by whose id Kafka fences older owners.
+"""The owner of a partition or a whole topic on Kafka: one transactional producer, by whose id Kafka fences older ones.
 
 A commit takes these steps, each with a deadline:
 
   1 begin    no request
-  2 store    every batch is sent and every answer awaited, the position beside them: the driver would commit a
+  2 store    every batch is sent and every answer awaited, the positions beside them: the driver would commit a
              transaction although records in it failed
   3 commit   from here on the result is unknown until the answer is there
   4 visible  wait until readers see the records, which the brokers arrange only after they have answered
@@ -28,7 +28,7 @@ from rolloutlog.eventstore.log.kafka_clients import consume, stop
 from rolloutlog.eventstore.log.kafka_cluster import COMMITTED, LATEST, Cluster
 from rolloutlog.eventstore.log.kafka_errors import describe
 from rolloutlog.eventstore.log.kafka_records import Batch, Lanes, TopicFacts, check_records, pack
-from rolloutlog.eventstore.log.limits import check_position
+from rolloutlog.eventstore.log.limits import check_positions, owned_name
 from rolloutlog.eventstore.log.port import NewRecord, Position
 
 TRANSACTION_S = 15.0  # a dead owner's open transaction holds readers back for so long, and one second more
@@ -41,6 +41,8 @@ VISIBLE_S = 5.0
 OTHERS_S = 0.5  # of VISIBLE_S when another owner's open transaction hides our records
 POLL_S = (0.001, 0.02)
 
+Key = tuple[str, str, int | None]  # app, topic, partition
+
 logger = logging.getLogger(__name__)
 
 
@@ -51,37 +53,39 @@ class KafkaOwner:
         self,
         cluster: Cluster,
         producer: Any,
-        key: tuple[str, str, int],
+        key: Key,
+        owned: Sequence[int],
         on_close: Callable[["KafkaOwner"], None],
     ) -> None:
         self._cluster = cluster
         self._producer = producer
         self._app, self._topic, self._partition = key
-        self._name = f"owner of {self._topic}/{self._partition} for {self._app}"
+        self._owned = owned
+        self._name = f"owner of {owned_name(self._topic, self._partition)} for {self._app}"
         self._on_close = on_close
         self._turn = asyncio.Lock()
-        self._committed: Position | None = None  # by this owner
+        self._committed: dict[int, Position] = {}  # by this owner
         self._unusable = ""
         self._leaving = self._ending = False
         self._running: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
-    async def position(self) -> Position | None:
+    async def positions(self) -> Mapping[int, Position]:
         # What we committed ourselves is known. To ask could bring the one before: brokers answer a commit first and
         # move the offset a moment later. What older owners did is final, since fencing them waited for that moment.
-        if self._committed is not None:
-            return self._committed
-        return await self._cluster.committed(self._app, self._topic, self._partition)
+        others = [partition for partition in self._owned if partition not in self._committed]
+        found = await self._cluster.committed(self._app, self._topic, others) if others else {}
+        return found | self._committed
 
-    async def commit(self, records: Sequence[NewRecord], position: Position | None) -> None:
-        if position is not None:
-            check_position(position)
+    async def commit(self, records: Sequence[NewRecord], positions: Mapping[int, Position]) -> None:
+        positions = dict(positions)
+        check_positions(self._name, positions, self._owned)
         facts = await self._cluster.topics(record.topic for record in records)
         check_records(records, facts)
         async with self._turn:
             if self._unusable:
                 raise StoreError(f"{self._name}: {self._unusable}; nothing was stored; take a new owner with `own`")
-            self._running = asyncio.create_task(self._commit(records, facts, position))
+            self._running = asyncio.create_task(self._commit(records, facts, positions))
             self._running.add_done_callback(consume)
             try:
                 await asyncio.shield(self._running)
@@ -104,7 +108,7 @@ class KafkaOwner:
         await asyncio.shield(self._stopping)
 
     async def _commit(
-        self, records: Sequence[NewRecord], facts: Mapping[str, TopicFacts], position: Position | None
+        self, records: Sequence[NewRecord], facts: Mapping[str, TopicFacts], positions: Mapping[int, Position]
     ) -> None:
         producer, loop = self._producer, asyncio.get_running_loop()
         began, self._ending = loop.time(), False
@@ -112,30 +116,30 @@ class KafkaOwner:
             lanes = pack(records, facts, producer.create_batch)
             async with asyncio.timeout(STORE_S):
                 await producer.begin_transaction()
-                spans = await self._store(lanes, position)
+                spans = await self._store(lanes, positions)
             if self._leaving:
                 raise KafkaError("the owner is being closed")
             self._ending = True
             async with asyncio.timeout(COMMIT_S):
-                # Without records and position there is nothing to commit, but it shows whether we are fenced.
-                await (producer.commit_transaction() if lanes or position else producer.abort_transaction())
+                # Without records and positions there is nothing to commit, but it shows whether we are fenced.
+                await (producer.commit_transaction() if lanes or positions else producer.abort_transaction())
         except (Exception, asyncio.CancelledError) as error:  # `close` cancels
             self._unusable = "an earlier commit failed"
             if not self._ending:
                 await self._abort()
             self._discard()
             raise self._error(error, records, loop.time() - began) from error
-        self._committed = position or self._committed
+        self._committed |= positions
         await self._wait_until_visible(facts, spans)
 
-    async def _store(self, lanes: Lanes, position: Position | None) -> dict[tuple[str, int], tuple[int, int]]:
+    async def _store(self, lanes: Lanes, positions: Mapping[int, Position]) -> dict[tuple[str, int], tuple[int, int]]:
         """Send all; returns each partition's first and last offset once all are there."""
         if not lanes:
-            await self._send_position(position)
+            await self._send_positions(positions)
             return {}
         sends: list[Any] = [self._send_lane(*key, lane) for key, lane in lanes.items()]
-        if position is not None:
-            sends.append(self._send_position(position))
+        if positions:
+            sends.append(self._send_positions(positions))
         # All of them, also after one failed: what is left alone would be logged as an error that nobody took.
         results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
@@ -152,13 +156,14 @@ class KafkaOwner:
         offsets = [(await future).offset for future in futures]
         return offsets[0], offsets[-1] + len(lane[-1].indexes) - 1
 
-    async def _send_position(self, position: Position | None) -> None:
-        """With None a placeholder is sent, for a transaction that is aborted."""
-        offset, metadata = position or Position(0, "")
-        where = TopicPartition(self._cluster.settings.full_name(self._topic), self._partition)
-        await self._producer.send_offsets_to_transaction(
-            {where: OffsetAndMetadata(offset, metadata)}, self._cluster.settings.group(self._app)
-        )
+    async def _send_positions(self, positions: Mapping[int, Position]) -> None:
+        """Without any a placeholder is sent, for a transaction that is aborted."""
+        full_name = self._cluster.settings.full_name(self._topic)
+        offsets = {
+            TopicPartition(full_name, partition): OffsetAndMetadata(*position)
+            for partition, position in (positions or {self._owned[0]: Position(0, "")}).items()
+        }
+        await self._producer.send_offsets_to_transaction(offsets, self._cluster.settings.group(self._app))
 
     async def _abort(self) -> None:
         with suppress(Exception):  # the state may allow no abort any more; the broker does it after TRANSACTION_S
@@ -189,7 +194,7 @@ class KafkaOwner:
             )
         outcome = "the result is unknown" if self._ending else "nothing of this transaction was stored"
         return self._cluster.error(
-            error, what, f"{outcome}; take a new owner with `own`, whose position tells", maybe_stored=self._ending
+            error, what, f"{outcome}; take a new owner with `own`, whose positions tell", maybe_stored=self._ending
         )
 
     async def _wait_until_visible(
@@ -216,9 +221,10 @@ class KafkaOwner:
 
 
 async def take_over(
-    cluster: Cluster, app: str, topic: str, partition: int, on_close: Callable[[KafkaOwner], None]
+    cluster: Cluster, key: Key, owned: Sequence[int], on_close: Callable[[KafkaOwner], None]
 ) -> KafkaOwner:
     """Fence older owners: when this returns, none of their transactions is open or can be committed."""
+    app, topic, partition = key
     producer = new_producer(
         cluster,
         transactional_id=cluster.settings.transactional_id(app, topic, partition),
@@ -230,9 +236,11 @@ async def take_over(
     except (KafkaError, TimeoutError, OSError) as error:
         await stop(producer)
         raise cluster.error(
-            error, f"becoming the owner of {topic}/{partition} for {app}", "older owners may be fenced; try again"
+            error,
+            f"becoming the owner of {owned_name(topic, partition)} for {app}",
+            "older owners may be fenced; try again",
         ) from error
     except BaseException:
         await stop(producer)
         raise
-    return KafkaOwner(cluster, producer, (app, topic, partition), on_close)
+    return KafkaOwner(cluster, producer, key, owned, on_close)

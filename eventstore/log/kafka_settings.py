@@ -57,9 +57,9 @@ class KafkaSettings:
         """The group in which an app's positions are kept; it never has members."""
         return f"{self.prefix}.{app}"
 
-    def transactional_id(self, app: str, topic: str, partition: int) -> str:
+    def transactional_id(self, app: str, topic: str, partition: int | None) -> str:
         """What fences: with the prefix in it, so that two logs on one cluster leave each other alone."""
-        return f"{app}.{self.full_name(topic)}.{partition}"
+        return f"{self.prefix}.{app}" if partition is None else f"{app}.{self.full_name(topic)}.{partition}"
 
 
 def kafka_settings(url: str, environment: Mapping[str, str] | None = None) -> KafkaSettings:

@@ -1,5 +1,7 @@
 """Limits that are the same on every log."""
 
+from collections.abc import Collection, Mapping
+
 from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.log.port import NewRecord, Position
 
@@ -10,6 +12,22 @@ def record_size(record: NewRecord) -> int:
     """Bytes that count against `record_bytes_max`: key, value, and the names and values of all headers."""
     headers = sum(len(name.encode()) + len(value or b"") for name, value in record.headers) if record.headers else 0
     return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def owned_name(topic: str, partition: int | None) -> str:
+    """What an owner owns, for errors."""
+    return f"all of {topic}" if partition is None else f"{topic}/{partition}"
+
+
+def check_positions(owner: str, positions: Mapping[int, Position], owned: Collection[int]) -> None:
+    """Raises InvalidSettings for a position that is unusable, or of a partition that is not among `owned`."""
+    for partition, position in positions.items():
+        if partition not in owned:
+            expected = " or ".join(map(str, owned)) if len(owned) < 3 else f"0 to {len(owned) - 1}"
+            raise InvalidSettings(
+                f"{owner}: expected positions of partition {expected}, got one of {partition}; nothing was stored"
+            )
+        check_position(position)
 
 
 def check_position(position: Position) -> None:

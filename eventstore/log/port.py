@@ -6,8 +6,9 @@ falling within a partition). Nothing above this module knows which log it runs o
 promise here and runs it for every log.
 
 append    stores records of one partition in order, all of them or an error; after `LogUnavailable` they may be stored
-own       fences: after it returns, a transaction of any older owner of (app, topic, partition) stores nothing
-commit    one transaction: all its records and its position become visible together, or none ever does
+own       fences: after it returns, a transaction of any older owner of (app, topic, partition) stores nothing; an app's
+          owner of a whole topic fences the one before, whatever its topic, and no owner of a partition
+commit    one transaction: all its records and its positions become visible together, or none ever does
 read      returns only committed records, in offset order
 
 Not here  what a record means: eventstore.codec; which records to write: consumers
@@ -123,16 +124,20 @@ class Reader(Protocol):
 
 
 class Owner(Protocol):
-    """The only writer of one input partition's outputs and position, until a newer owner fences it."""
+    """The only writer of the outputs and positions of one input partition, or of a whole topic, until it is fenced."""
 
-    async def position(self) -> Position | None:
-        """The last committed position, None when there never was one. An unreadable answer is an error, never None."""
+    async def positions(self) -> Mapping[int, Position]:
+        """The last committed positions by partition; one without an entry never had any.
 
-    async def commit(self, records: Sequence[NewRecord], position: Position | None) -> None:
-        """Store `records` and `position` in one transaction; returns when it is stored. `position` None moves nothing.
+        An unreadable answer is an error, never taken for none.
+        """
 
-        Raises Fenced when a newer owner exists (nothing is stored); RecordTooLarge (nothing is stored); LogUnavailable
-        when the result is unknown: this owner is then unusable, take a new one with `own`, whose `position` tells.
+    async def commit(self, records: Sequence[NewRecord], positions: Mapping[int, Position]) -> None:
+        """Store `records` and `positions` in one transaction; returns when it is stored. Other positions stay.
+
+        Raises Fenced when a newer owner exists; InvalidSettings for a position that is unusable or of a partition that
+        is not this owner's; RecordTooLarge. Nothing is stored then. LogUnavailable when the result is unknown: this
+        owner is then unusable, take a new one with `own`, whose `positions` tell.
         """
 
     async def close(self) -> None:
@@ -166,8 +171,12 @@ class Log(Protocol):
     async def reader(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         """Read `topic` from these offsets, one entry a partition. An offset below the first one fails at `fetch`."""
 
-    async def own(self, app: str, topic: str, partition: int) -> Owner:
-        """Become the owner of the input partition for `app`, fencing any older one, and only then read positions."""
+    async def own(self, app: str, topic: str, partition: int | None) -> Owner:
+        """Become the owner of the input partition for `app`, fencing any older one, and only then read positions.
+
+        With None: of the topic as a whole. Its positions are those of `app` in the topic, whoever committed them; an
+        app uses owners of partitions or of a whole topic, not both.
+        """
 
     async def close(self) -> None: ...
 

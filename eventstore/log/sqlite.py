@@ -5,7 +5,7 @@ one `BEGIN IMMEDIATE`, in which the owner's epoch is checked, offsets are given 
 snapshot a fetch, each on a connection of its own; one watch waits for all of them. All calls run in threads; the event
 loop is never blocked.
 
-own       raises the epoch of (app, topic, partition); a commit with a lower one is Fenced
+own       raises the epoch of (app, topic, partition), for a whole topic of the app; a commit with a lower one is Fenced
 log time  max(last of the partition, clock): a clock set back can't make it fall
 Not here  opening, creating and checking the file: eventstore.log.sqlite_file; waiting: eventstore.log.sqlite_watch;
           retention: `trim` cuts what it is told; compaction: all records of a compacted topic stay, readers take the
@@ -28,12 +28,13 @@ from rolloutlog.eventstore.errors import (
     LogUnavailable,
     StoreError,
 )
-from rolloutlog.eventstore.log.limits import check_position
+from rolloutlog.eventstore.log.limits import check_positions, owned_name
 from rolloutlog.eventstore.log.port import Difference, NewRecord, Position, Range, Record, Stored, TopicSettings
 from rolloutlog.eventstore.log.sqlite_file import Database, file_settings, transaction
 from rolloutlog.eventstore.log.sqlite_records import count_partitions, find_partition, insert, read, trim
 from rolloutlog.eventstore.log.sqlite_watch import Watch
 
+WHOLE_TOPIC_ID = 0  # among `partition_id`s, which start at 1: holds the epoch of an app's owner of a whole topic
 FETCH_BYTES_MAX = 16 * 1024 * 1024  # with one record more this bounds the memory of a fetch
 
 Clock = Callable[[], int]
@@ -95,11 +96,9 @@ class SqliteLog:
         self._readers.add(reader)
         return reader
 
-    async def own(self, app: str, topic: str, partition: int) -> "SqliteOwner":
-        partition_id, epoch = await self._database.run(
-            partial(_take_over, app, topic, partition, self._clock, self.url)
-        )
-        return SqliteOwner(self._database, self._clock, app, topic, partition, partition_id, epoch)
+    async def own(self, app: str, topic: str, partition: int | None) -> "SqliteOwner":
+        owned, epoch = await self._database.run(partial(_take_over, app, topic, partition, self._clock, self.url))
+        return SqliteOwner(self._database, self._clock, app, topic, partition, owned, epoch)
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> Range:
         """Remove the partition's records below `before_offset` and return what is left. Not part of the port."""
@@ -184,7 +183,10 @@ class SqliteReader:
 
 
 class SqliteOwner:
-    """The owner of one input partition, by an epoch that each newer owner raises."""
+    """The owner of an input partition or a whole topic, by an epoch that each newer owner raises.
+
+    A whole topic's epoch stands in a row of its own, its positions in the rows of the partitions.
+    """
 
     def __init__(
         self,
@@ -192,31 +194,35 @@ class SqliteOwner:
         clock: Clock,
         app: str,
         topic: str,
-        partition: int,
-        partition_id: int,
+        partition: int | None,
+        owned: Mapping[int, int],
         epoch: int,
     ) -> None:
         self._database = database
         self._clock = clock
-        self._name = f"owner of {topic}/{partition} for {app}"
-        self._key = (app, partition_id)
+        self._name = f"owner of {owned_name(topic, partition)} for {app}"
+        self._app = app
+        self._owned = owned  # partition → its id
+        self._key = (app, WHOLE_TOPIC_ID if partition is None else owned[partition])
         self._epoch = epoch
         self._unusable = ""
 
-    async def position(self) -> Position | None:
-        def look(connection: sqlite3.Connection) -> Position | None:
-            offset, metadata = connection.execute(
-                "SELECT position_offset, position_metadata FROM owners WHERE app = ? AND partition_id = ?", self._key
-            ).fetchone()
-            return None if offset is None else Position(offset, metadata)
+    async def positions(self) -> Mapping[int, Position]:
+        def look(connection: sqlite3.Connection) -> dict[int, Position]:
+            rows = connection.execute(
+                "SELECT partition_id, position_offset, position_metadata FROM owners "
+                "WHERE app = ? AND position_offset IS NOT NULL",
+                (self._app,),
+            )
+            found = {partition_id: Position(offset, metadata) for partition_id, offset, metadata in rows}
+            return {p: found[partition_id] for p, partition_id in self._owned.items() if partition_id in found}
 
         return await self._database.run(look)
 
-    async def commit(self, records: Sequence[NewRecord], position: Position | None) -> None:
-        if position is not None:
-            check_position(position)
+    async def commit(self, records: Sequence[NewRecord], positions: Mapping[int, Position]) -> None:
+        check_positions(self._name, positions, self._owned)
         try:
-            await self._database.run(partial(self._commit, records, position))
+            await self._database.run(partial(self._commit, records, positions))
         except (LogUnavailable, asyncio.CancelledError):
             self._unusable = "the result of an earlier commit is unknown"
             raise
@@ -224,17 +230,19 @@ class SqliteOwner:
     async def close(self) -> None:
         self._unusable = "it is closed"
 
-    def _commit(self, records: Sequence[NewRecord], position: Position | None, connection: sqlite3.Connection) -> None:
+    def _commit(
+        self, records: Sequence[NewRecord], positions: Mapping[int, Position], connection: sqlite3.Connection
+    ) -> None:
         if self._unusable:
             raise StoreError(f"{self._name}: {self._unusable}; nothing was stored; take a new owner with `own`")
         with transaction(connection, "IMMEDIATE"):
             self._check_epoch(connection)
             insert(connection, records, self._clock, self._database.settings.url)
-            if position is not None:
-                connection.execute(
-                    "UPDATE owners SET position_offset = ?, position_metadata = ? WHERE app = ? AND partition_id = ?",
-                    (*position, *self._key),
-                )
+            connection.executemany(
+                "INSERT INTO owners VALUES (?, ?, 0, '', 0, 0, ?, ?) ON CONFLICT (app, partition_id) DO UPDATE "
+                "SET position_offset = excluded.position_offset, position_metadata = excluded.position_metadata",
+                [(self._app, self._owned[p], *position) for p, position in positions.items()],
+            )
 
     def _check_epoch(self, connection: sqlite3.Connection) -> None:
         epoch, host, pid, since_ns = connection.execute(
@@ -293,10 +301,14 @@ def _differences(topics: list[TopicSettings], connection: sqlite3.Connection) ->
 
 
 def _take_over(
-    app: str, topic: str, partition: int, clock: Clock, url: str, connection: sqlite3.Connection
-) -> tuple[int, int]:
+    app: str, topic: str, partition: int | None, clock: Clock, url: str, connection: sqlite3.Connection
+) -> tuple[dict[int, int], int]:
+    """Returns the id of each partition that is now owned, and the epoch."""
     with transaction(connection, "IMMEDIATE"):
-        partition_id = find_partition(connection, topic, partition, url).id
+        count = count_partitions(connection, topic, url)
+        wanted = range(count) if partition is None else [partition]
+        owned = {p: find_partition(connection, topic, p, url).id for p in wanted}
+        partition_id = WHOLE_TOPIC_ID if partition is None else owned[partition]
         connection.execute(
             "INSERT INTO owners (app, partition_id, epoch, host, pid, since_ns) VALUES (?, ?, 1, ?, ?, ?) "
             "ON CONFLICT (app, partition_id) DO UPDATE "
@@ -306,4 +318,4 @@ def _take_over(
         (epoch,) = connection.execute(
             "SELECT epoch FROM owners WHERE app = ? AND partition_id = ?", (app, partition_id)
         ).fetchone()
-    return partition_id, epoch
+    return owned, epoch

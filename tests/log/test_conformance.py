@@ -4,7 +4,7 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -245,7 +245,7 @@ async def test_ranges_end_above_the_last_record(filled: Log) -> None:
 
 async def test_ranges_after_a_commit_are_reached_by_a_reader(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([event(b"a", 0, BATCHES)], None)
+    await owner.commit([event(b"a", 0, BATCHES)], {})
     assert values(await read_all(filled, BATCHES)) == [b"a"]
 
 
@@ -307,12 +307,12 @@ async def test_fetch_wakes_on_an_append_by_another(filled: Log, make_log: MakeLo
 
 async def test_fetch_wakes_on_a_commit_by_another(filled: Log, make_log: MakeLog) -> None:
     owner = await (await make_log()).own("app", EVENTS, 0)
-    await owner.commit([event(b"warm", 0, BATCHES)], None)
+    await owner.commit([event(b"warm", 0, BATCHES)], {})
     reader = await filled.reader(BATCHES, {0: 0})
     await take(reader, 1)
     fetch = asyncio.create_task(reader.fetch(wait_s=DEADLINE_S))
     await asyncio.sleep(0)
-    await owner.commit([event(b"news", 0, BATCHES)], Position(1, ""))
+    await owner.commit([event(b"news", 0, BATCHES)], {0: Position(1, "")})
     start = time.monotonic()
     assert values(await fetch) == [b"news"]
     assert time.monotonic() - start < WAKE_S_MAX
@@ -431,67 +431,67 @@ async def test_reader_at_first_offset_after_a_trim_reads(filled: Log, cut_head: 
 
 async def test_position_never_committed_is_none(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    assert await owner.position() is None
+    assert await owner.positions() == {}
 
 
 @pytest.mark.parametrize("position", [Position(0, ""), Position(88_213, '{"p":5}' + "x" * 93)])
 async def test_position_comes_back_as_committed(filled: Log, make_log: MakeLog, position: Position) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([], position)
-    assert await owner.position() == position
+    await owner.commit([], {0: position})
+    assert await owner.positions() == {0: position}
     later = await (await make_log()).own("app", EVENTS, 0)
-    assert await later.position() == position
+    assert await later.positions() == {0: position}
 
 
 async def test_position_belongs_to_app_topic_and_partition(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([], Position(5, "mine"))
+    await owner.commit([], {0: Position(5, "mine")})
     for other in [("app", EVENTS, 1), ("other", EVENTS, 0), ("app", BATCHES, 0)]:
-        assert await (await filled.own(*other)).position() is None
+        assert await (await filled.own(*other)).positions() == {}
 
 
 @pytest.mark.parametrize("metadata", ["x" * 101, "ü"])
 async def test_commit_with_unusable_metadata_stores_nothing(filled: Log, metadata: str) -> None:
     owner = await filled.own("app", EVENTS, 0)
     with pytest.raises(InvalidSettings, match="100 ASCII characters"):
-        await owner.commit([event(b"a", 0, BATCHES)], Position(1, metadata))
-    assert await owner.position() is None
+        await owner.commit([event(b"a", 0, BATCHES)], {0: Position(1, metadata)})
+    assert await owner.positions() == {}
     assert await read_all(filled, BATCHES) == []
 
 
 async def test_commit_stores_records_and_position_together(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([event(b"a", 0, BATCHES), event(b"b", 0, BATCHES)], Position(2, "p"))
+    await owner.commit([event(b"a", 0, BATCHES), event(b"b", 0, BATCHES)], {0: Position(2, "p")})
     assert values(await read_all(filled, BATCHES)) == [b"a", b"b"]
-    assert await owner.position() == Position(2, "p")
+    assert await owner.positions() == {0: Position(2, "p")}
 
 
 async def test_commit_without_position_leaves_the_old_one(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([event(b"a", 0, BATCHES)], Position(2, "p"))
-    await owner.commit([event(b"b", 0, BATCHES)], None)
+    await owner.commit([event(b"a", 0, BATCHES)], {0: Position(2, "p")})
+    await owner.commit([event(b"b", 0, BATCHES)], {})
     assert values(await read_all(filled, BATCHES)) == [b"a", b"b"]
-    assert await owner.position() == Position(2, "p")
+    assert await owner.positions() == {0: Position(2, "p")}
 
 
 async def test_commit_may_move_the_position_back(filled: Log) -> None:
     """A trainer that loads a checkpoint rewinds."""
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([], Position(9, "later"))
-    await owner.commit([], Position(3, "earlier"))
-    assert await owner.position() == Position(3, "earlier")
+    await owner.commit([], {0: Position(9, "later")})
+    await owner.commit([], {0: Position(3, "earlier")})
+    assert await owner.positions() == {0: Position(3, "earlier")}
 
 
 async def test_commit_of_nothing_changes_nothing(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([], None)
-    assert await owner.position() is None
+    await owner.commit([], {})
+    assert await owner.positions() == {}
 
 
 async def test_commit_writes_to_several_topics_and_partitions(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
     records = [event(b"a", 1, BATCHES), event(b"b", 0, DEAD_LETTERS), event(b"c", 0), event(b"d", 1, BATCHES)]
-    await owner.commit(records, Position(1, ""))
+    await owner.commit(records, {0: Position(1, "")})
     assert values(await read_all(filled, BATCHES, 1)) == [b"a", b"d"]
     assert values(await read_all(filled, DEAD_LETTERS, 0)) == [b"b"]
     assert values(await read_all(filled, EVENTS, 0)) == [b"c"]
@@ -499,7 +499,7 @@ async def test_commit_writes_to_several_topics_and_partitions(filled: Log) -> No
 
 async def test_commit_keeps_key_and_headers(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([NewRecord(BATCHES, 0, None, b"v", (("o", b"1/2/3"), ("n", None)))], None)
+    await owner.commit([NewRecord(BATCHES, 0, None, b"v", (("o", b"1/2/3"), ("n", None)))], {})
     (record,) = await read_all(filled, BATCHES)
     assert (record.key, record.value, record.headers) == (None, b"v", (("o", b"1/2/3"), ("n", None)))
 
@@ -507,7 +507,7 @@ async def test_commit_keeps_key_and_headers(filled: Log) -> None:
 async def test_commit_and_append_share_one_order(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
     await filled.append([event(b"1")])
-    await owner.commit([event(b"2")], None)
+    await owner.commit([event(b"2")], {})
     await filled.append([event(b"3")])
     records = await read_all(filled)
     assert values(records) == [b"1", b"2", b"3"]
@@ -518,22 +518,22 @@ async def test_commit_and_append_share_one_order(filled: Log) -> None:
 async def test_commit_with_record_above_limit_stores_nothing_and_owner_goes_on(log: Log) -> None:
     await log.create([*TOPICS[:1], TopicSettings(BATCHES, 1, None, 10_000)])
     owner = await log.own("app", EVENTS, 0)
-    await owner.commit([event(b"a", 0, BATCHES)], Position(1, ""))
+    await owner.commit([event(b"a", 0, BATCHES)], {0: Position(1, "")})
     with pytest.raises(RecordTooLarge, match=r"batches.*10000 bytes.*got 10001"):
-        await owner.commit([event(b"b", 0, BATCHES), event(b"x" * 9_998, 0, BATCHES)], Position(2, ""))
-    assert await owner.position() == Position(1, "")
-    await owner.commit([event(b"c", 0, BATCHES)], Position(3, ""))
+        await owner.commit([event(b"b", 0, BATCHES), event(b"x" * 9_998, 0, BATCHES)], {0: Position(2, "")})
+    assert await owner.positions() == {0: Position(1, "")}
+    await owner.commit([event(b"c", 0, BATCHES)], {0: Position(3, "")})
     assert values(await read_all(log, BATCHES)) == [b"a", b"c"]
 
 
 async def test_own_fences_the_older_owner(filled: Log, make_log: MakeLog) -> None:
     old = await filled.own("app", EVENTS, 0)
-    await old.commit([event(b"old", 0, BATCHES)], Position(1, "old"))
+    await old.commit([event(b"old", 0, BATCHES)], {0: Position(1, "old")})
     new = await (await make_log()).own("app", EVENTS, 0)
     with pytest.raises(Fenced, match="events"):
-        await old.commit([event(b"zombie", 0, BATCHES)], Position(2, "zombie"))
-    assert await new.position() == Position(1, "old")
-    await new.commit([event(b"new", 0, BATCHES)], Position(2, "new"))
+        await old.commit([event(b"zombie", 0, BATCHES)], {0: Position(2, "zombie")})
+    assert await new.positions() == {0: Position(1, "old")}
+    await new.commit([event(b"new", 0, BATCHES)], {0: Position(2, "new")})
     assert values(await read_all(filled, BATCHES)) == [b"old", b"new"]
 
 
@@ -541,8 +541,113 @@ async def test_own_fences_an_older_owner_without_records(filled: Log, make_log: 
     old = await filled.own("app", EVENTS, 0)
     new = await (await make_log()).own("app", EVENTS, 0)
     with pytest.raises(Fenced, match="events"):
-        await old.commit([], Position(2, "zombie"))
-    assert await new.position() is None
+        await old.commit([], {0: Position(2, "zombie")})
+    assert await new.positions() == {}
+
+
+@pytest.mark.parametrize(("owned", "partition"), [(0, 1), (1, 0), (None, 2), (None, -1)])
+async def test_commit_with_position_of_a_partition_not_owned_stores_nothing(
+    filled: Log, owned: int | None, partition: int
+) -> None:
+    owner = await filled.own("app", EVENTS, owned)
+    with pytest.raises(
+        InvalidSettings, match=rf"events.* for app: expected positions of partition .*one of {partition};"
+    ):
+        await owner.commit([event(b"a", 0, BATCHES)], {partition: Position(1, "")})
+    assert await owner.positions() == {}
+    assert await read_all(filled, BATCHES) == []
+
+
+# owners of a whole topic
+
+
+async def test_whole_topic_owner_without_positions_has_none(filled: Log) -> None:
+    assert await (await filled.own("app", EVENTS, None)).positions() == {}
+
+
+async def test_whole_topic_owner_commits_positions_of_several_partitions_with_its_records(
+    filled: Log, make_log: MakeLog
+) -> None:
+    owner = await filled.own("app", EVENTS, None)
+    await owner.commit([event(b"a", 0, BATCHES)], {0: Position(3, "x"), 1: Position(5, "y")})
+    assert await owner.positions() == {0: Position(3, "x"), 1: Position(5, "y")}
+    later = await (await make_log()).own("app", EVENTS, None)
+    assert await later.positions() == {0: Position(3, "x"), 1: Position(5, "y")}
+    assert values(await read_all(filled, BATCHES)) == [b"a"]
+
+
+async def test_whole_topic_owner_committing_some_positions_leaves_the_others(filled: Log, make_log: MakeLog) -> None:
+    owner = await filled.own("app", EVENTS, None)
+    await owner.commit([], {1: Position(5, "y")})
+    assert await owner.positions() == {1: Position(5, "y")}
+    later = await (await make_log()).own("app", EVENTS, None)
+    await later.commit([], {0: Position(3, "x")})
+    assert await later.positions() == {0: Position(3, "x"), 1: Position(5, "y")}
+    await later.commit([event(b"a", 0, BATCHES)], {})
+    assert await later.positions() == {0: Position(3, "x"), 1: Position(5, "y")}
+
+
+async def test_whole_topic_owner_with_one_unusable_position_stores_nothing(filled: Log) -> None:
+    owner = await filled.own("app", EVENTS, None)
+    await owner.commit([], {0: Position(1, ""), 1: Position(1, "")})
+    with pytest.raises(InvalidSettings, match="expected an offset from 0, got -1"):
+        await owner.commit([event(b"a", 0, BATCHES)], {0: Position(2, ""), 1: Position(-1, "")})
+    with pytest.raises(InvalidSettings, match="100 ASCII characters"):
+        await owner.commit([event(b"a", 0, BATCHES)], {0: Position(2, ""), 1: Position(2, "x" * 101)})
+    assert await owner.positions() == {0: Position(1, ""), 1: Position(1, "")}
+    assert await read_all(filled, BATCHES) == []
+
+
+async def test_whole_topic_owner_fences_the_older_one(filled: Log, make_log: MakeLog) -> None:
+    old = await filled.own("app", EVENTS, None)
+    await old.commit([], {0: Position(1, "old"), 1: Position(1, "old")})
+    new = await (await make_log()).own("app", EVENTS, None)
+    with pytest.raises(Fenced, match="owner of all of events for app"):
+        await old.commit([event(b"zombie", 0, BATCHES)], {0: Position(2, "zombie"), 1: Position(2, "zombie")})
+    assert await new.positions() == {0: Position(1, "old"), 1: Position(1, "old")}
+    await new.commit([event(b"new", 0, BATCHES)], {1: Position(2, "new")})
+    assert values(await read_all(filled, BATCHES)) == [b"new"]
+
+
+async def test_whole_topic_owner_fences_the_one_of_another_topic(filled: Log, make_log: MakeLog) -> None:
+    """An app owns one topic as a whole: on Kafka its one transactional id is `{prefix}.{app}`."""
+    old = await filled.own("app", EVENTS, None)
+    await (await make_log()).own("app", BATCHES, None)
+    with pytest.raises(Fenced):
+        await old.commit([], {0: Position(1, "")})
+
+
+async def test_whole_topic_owner_and_owners_of_partitions_and_other_apps_do_not_fence_each_other(
+    filled: Log, make_log: MakeLog
+) -> None:
+    other = await make_log()
+    owners = [
+        await filled.own("app", EVENTS, 0),
+        await other.own("app", EVENTS, None),
+        await other.own("app", EVENTS, 1),
+        await filled.own("other", EVENTS, None),
+    ]
+    for _ in range(2):
+        for i, owner in enumerate(owners):
+            await owner.commit([event(b"%d" % i, 0, DEAD_LETTERS)], {})
+    assert values(await read_all(filled, DEAD_LETTERS)) == [b"0", b"1", b"2", b"3"] * 2
+
+
+async def test_whole_topic_owner_reads_what_owners_of_partitions_committed(filled: Log) -> None:
+    for partition in (0, 1):
+        await (await filled.own("app", EVENTS, partition)).commit([], {partition: Position(7 + partition, "p")})
+    whole = await filled.own("app", EVENTS, None)
+    assert await whole.positions() == {0: Position(7, "p"), 1: Position(8, "p")}
+    await whole.commit([], {0: Position(9, "w")})
+    assert await (await filled.own("app", EVENTS, 0)).positions() == {0: Position(9, "w")}
+
+
+async def test_whole_topic_owner_of_a_missing_topic_is_log_missing(filled: Log) -> None:
+    with pytest.raises(LogMissing, match="nothere"):
+        await filled.own("app", "nothere", None)
+
+
+# owners of partitions at once
 
 
 async def test_own_during_a_commit_keeps_all_of_it_or_nothing(filled: Log, make_log: MakeLog) -> None:
@@ -550,23 +655,23 @@ async def test_own_during_a_commit_keeps_all_of_it_or_nothing(filled: Log, make_
     expected: list[bytes] = []
     old = await filled.own("app", EVENTS, 0)
 
-    async def take_over(turns: int) -> Position | None:
+    async def take_over(turns: int) -> Mapping[int, Position]:
         nonlocal old
         for _ in range(turns):  # every round a little later
             await asyncio.sleep(0.001)
         old = await other.own("app", EVENTS, 0)
-        return await old.position()
+        return await old.positions()
 
     for n in range(10):
         records = [event((b"%d" % n).ljust(100_000), 0, BATCHES) for _ in range(20)]
-        commit = old.commit(records, Position(n, ""))
-        outcome, position = await asyncio.gather(commit, take_over(n), return_exceptions=True)
+        commit = old.commit(records, {0: Position(n, "")})
+        outcome, positions = await asyncio.gather(commit, take_over(n), return_exceptions=True)
         if outcome is None:
-            assert position == Position(n, "")
+            assert positions == {0: Position(n, "")}
             expected += [b"%d" % n] * 20
         else:
             assert isinstance(outcome, Fenced)
-            assert position != Position(n, "")
+            assert positions != {0: Position(n, "")}
         filled, other = other, filled
     assert [(value or b"").strip() for value in values(await read_all(filled, BATCHES))] == expected
 
@@ -581,8 +686,8 @@ async def test_owners_of_different_partitions_and_apps_do_not_fence_each_other(f
     ]
     for round_ in range(2):
         for i, owner in enumerate(owners):
-            await owner.commit([event(b"%d" % i, 0, DEAD_LETTERS)], Position(round_, str(i)))
-    assert [await owner.position() for owner in owners] == [Position(1, str(i)) for i in range(4)]
+            await owner.commit([event(b"%d" % i, 0, DEAD_LETTERS)], {int(i == 1): Position(round_, str(i))})
+    assert [await owner.positions() for owner in owners] == [{int(i == 1): Position(1, str(i))} for i in range(4)]
     assert values(await read_all(filled, DEAD_LETTERS)) == [b"0", b"1", b"2", b"3"] * 2
 
 
@@ -591,7 +696,7 @@ async def test_owners_of_one_log_commit_at_once(filled: Log) -> None:
     for n in range(10):
         await asyncio.gather(
             *(
-                owner.commit([event(b"%d" % n, partition, BATCHES)], Position(n, ""))
+                owner.commit([event(b"%d" % n, partition, BATCHES)], {partition: Position(n, "")})
                 for partition, owner in enumerate(owners)
             )
         )
@@ -601,11 +706,11 @@ async def test_owners_of_one_log_commit_at_once(filled: Log) -> None:
 
 async def test_owner_close_twice_is_fine_and_keeps_what_was_committed(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([event(b"a", 0, BATCHES)], Position(1, ""))
+    await owner.commit([event(b"a", 0, BATCHES)], {0: Position(1, "")})
     await owner.close()
     await owner.close()
     later = await filled.own("app", EVENTS, 0)
-    assert await later.position() == Position(1, "")
+    assert await later.positions() == {0: Position(1, "")}
     assert values(await read_all(filled, BATCHES)) == [b"a"]
 
 
@@ -615,12 +720,12 @@ async def test_reader_sees_commits_whole(filled: Log, make_log: MakeLog) -> None
     reader = await filled.reader(BATCHES, {0: 0, 1: 0})
     for n in range(20):
         commit = asyncio.create_task(
-            owner.commit([event(b"%d" % n, i % 2, BATCHES) for i in range(50)], Position(n, ""))
+            owner.commit([event(b"%d" % n, i % 2, BATCHES) for i in range(50)], {0: Position(n, "")})
         )
         records = await take(reader, 50)
         await commit
         assert values(records) == [b"%d" % n] * 50
-        assert await owner.position() == Position(n, "")
+        assert await owner.positions() == {0: Position(n, "")}
 
 
 async def test_log_close_twice_is_fine(make_log: MakeLog) -> None:
@@ -674,8 +779,7 @@ async def test_commits_broken_off_by_sigkill_are_whole_or_absent(filled: Log, ma
         rest = await asyncio.wait_for(lines.read(), DEADLINE_S)
         await process.wait()
         acknowledged = max([acknowledged, *map(int, rest.split())])
-        position = await (await filled.own("app", EVENTS, 0)).position()
-        assert position is not None, f"seed {seed}, round {round_}"
+        position = (await (await filled.own("app", EVENTS, 0)).positions())[0]
         assert acknowledged <= position.offset <= acknowledged + 1, f"seed {seed}, round {round_}"
         for topic in (BATCHES, DEAD_LETTERS):
             found = [int(value or b"") for value in values(await read_all(filled, topic))]
@@ -685,12 +789,12 @@ async def test_commits_broken_off_by_sigkill_are_whole_or_absent(filled: Log, ma
 
 async def test_own_by_another_process_fences_this_one(filled: Log) -> None:
     owner = await filled.own("app", EVENTS, 0)
-    await owner.commit([], Position(1, ""))
+    await owner.commit([], {0: Position(1, "")})
     process, lines = await start_writer("commit", filled.url, "2", "2", "10")
     try:
         assert await asyncio.wait_for(lines.readline(), DEADLINE_S) == b"2\n"
         with pytest.raises(Fenced, match="events"):
-            await owner.commit([event(b"zombie", 0, BATCHES)], Position(0, ""))
+            await owner.commit([event(b"zombie", 0, BATCHES)], {0: Position(0, "")})
     finally:
         process.kill()
         await process.wait()

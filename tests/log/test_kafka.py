@@ -112,53 +112,53 @@ async def test_commit_parked_while_a_newer_owner_takes_over_stores_nothing(log: 
     """All of the older one's records and its position are with the broker; only the last request is missing."""
     older = await log.own("app", EVENTS, 0)
     parked, go_on = park(older)
-    commit = asyncio.create_task(older.commit([record(b"older")], Position(7, "older")))
+    commit = asyncio.create_task(older.commit([record(b"older")], {0: Position(7, "older")}))
     await asyncio.wait_for(parked.wait(), DEADLINE_S)
     newer = await (await open_at(log.url)).own("app", EVENTS, 0)
-    assert await newer.position() is None
+    assert await newer.positions() == {}
     go_on.set()
     with pytest.raises(Fenced, match="owner of events/0 for app: a newer owner took over"):
         await commit
-    assert await newer.position() is None
-    await newer.commit([record(b"newer")], Position(1, "newer"))
+    assert await newer.positions() == {}
+    await newer.commit([record(b"newer")], {0: Position(1, "newer")})
     assert values(await read_all(log, BATCHES)) == [b"newer"]
 
 
 @kafka
 async def test_commit_of_nothing_by_a_fenced_owner_is_fenced(log: KafkaLog, open_at: OpenLog) -> None:
     older = await log.own("app", EVENTS, 0)
-    await older.commit([], None)
+    await older.commit([], {})
     newer = await (await open_at(log.url)).own("app", EVENTS, 0)
     with pytest.raises(Fenced):
-        await older.commit([], None)
-    assert await newer.position() is None
+        await older.commit([], {})
+    assert await newer.positions() == {}
 
 
 @kafka
 async def test_commit_of_nothing_keeps_the_position(log: KafkaLog) -> None:
     owner = await log.own("app", EVENTS, 0)
-    await owner.commit([], Position(5, "kept"))
-    await owner.commit([], None)
+    await owner.commit([], {0: Position(5, "kept")})
+    await owner.commit([], {})
     await owner.close()
-    assert await (await log.own("app", EVENTS, 0)).position() == Position(5, "kept")
+    assert await (await log.own("app", EVENTS, 0)).positions() == {0: Position(5, "kept")}
 
 
 @kafka
 async def test_commit_with_a_record_that_the_broker_refuses_stores_nothing(log: KafkaLog) -> None:
     """The driver's own commit succeeds without that record."""
     owner = await log.own("app", EVENTS, 0)
-    await owner.commit([record(b"a")], Position(1, "a"))
+    await owner.commit([record(b"a")], {0: Position(1, "a")})
     await set_topic(log, BATCHES, "max.message.bytes", "20000")
     big = os.urandom(50_000)
     with pytest.raises(RecordTooLarge, match=r"batches.*max\.message\.bytes was lowered.*nothing of this transaction"):
-        await owner.commit([record(b"b"), record(big), record(b"c", 1)], Position(2, "b"))
+        await owner.commit([record(b"b"), record(big), record(b"c", 1)], {0: Position(2, "b")})
     with pytest.raises(StoreError, match="take a new owner"):
-        await owner.commit([record(b"d")], Position(3, "d"))
+        await owner.commit([record(b"d")], {0: Position(3, "d")})
     owner = await log.own("app", EVENTS, 0)
-    assert await owner.position() == Position(1, "a")
+    assert await owner.positions() == {0: Position(1, "a")}
     with pytest.raises(RecordTooLarge, match=f"at most {20_000 - FRAMING_BYTES} bytes"):
-        await owner.commit([record(big)], Position(2, "b"))
-    await owner.commit([record(b"e")], Position(4, "e"))
+        await owner.commit([record(big)], {0: Position(2, "b")})
+    await owner.commit([record(b"e")], {0: Position(4, "e")})
     assert values(await read_all(log, BATCHES)) == [b"a", b"e"]
     assert values(await read_all(log, BATCHES, 1)) == []
 
@@ -167,16 +167,16 @@ async def test_commit_with_a_record_that_the_broker_refuses_stores_nothing(log: 
 async def test_commit_whose_caller_is_cancelled_ends_whole_and_leaves_the_owner_unusable(log: KafkaLog) -> None:
     owner = await log.own("app", EVENTS, 0)
     parked, go_on = park(owner)
-    commit = asyncio.create_task(owner.commit([record(b"a"), record(b"b", 1)], Position(1, "a")))
+    commit = asyncio.create_task(owner.commit([record(b"a"), record(b"b", 1)], {0: Position(1, "a")}))
     await asyncio.wait_for(parked.wait(), DEADLINE_S)
     commit.cancel()
     with pytest.raises(asyncio.CancelledError):
         await commit
     with pytest.raises(StoreError, match="result of an earlier commit is unknown"):
-        await owner.commit([], Position(2, ""))
+        await owner.commit([], {0: Position(2, "")})
     go_on.set()
     await owner.close()
-    assert await (await log.own("app", EVENTS, 0)).position() == Position(1, "a")
+    assert await (await log.own("app", EVENTS, 0)).positions() == {0: Position(1, "a")}
     assert values(await read_all(log, BATCHES)) == [b"a"]
     assert values(await read_all(log, BATCHES, 1)) == [b"b"]
 
@@ -188,10 +188,10 @@ async def test_position_with_an_answer_that_lacks_it_is_asked_again(
 ) -> None:
     """Brokers put such errors at the group's level, with no partition; read as "none", everything starts at 0."""
     owner = await log.own("app", EVENTS, 0)
-    await owner.commit([], Position(15, "kept"))
+    await owner.commit([], {0: Position(15, "kept")})
     newer = await log.own("app", EVENTS, 0)
     asked = fake_offset_fetch(monkeypatch, log, error_code, times=3)
-    assert await newer.position() == Position(15, "kept")
+    assert await newer.positions() == {0: Position(15, "kept")}
     assert len(asked) == 4
 
 
@@ -203,19 +203,19 @@ async def test_position_that_cannot_be_read_is_log_unavailable(log: KafkaLog, mo
     )
     fake_offset_fetch(monkeypatch, log, 14, times=10_000)
     with pytest.raises(LogUnavailable, match=r"position of app in events/0.*GroupLoadInProgress"):
-        await owner.position()
+        await owner.positions()
 
 
 @kafka
 async def test_position_metadata_comes_back_to_another_process_in_full(log: KafkaLog) -> None:
     metadata = "1 18446744073709551615 " + "x" * 77
     owner = await log.own("app", EVENTS, 1)
-    await owner.commit([], Position(2**40, metadata))
+    await owner.commit([], {1: Position(2**40, metadata)})
     code = (
         "import asyncio, sys; from rolloutlog.eventstore.log import *\n"
         "async def main():\n"
         "    log = await open_log(sys.argv[1]); owner = await log.own('app', EVENTS, 1)\n"
-        "    print(await owner.position()); await log.close()\n"
+        "    print((await owner.positions())[1]); await log.close()\n"
         "asyncio.run(main())"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, log.url, stdout=asyncio.subprocess.PIPE)
@@ -230,8 +230,8 @@ async def test_owners_of_logs_with_other_prefixes_leave_each_other_alone(log: Ka
     owners = [await log.own("app", EVENTS, 0), await other.own("app", EVENTS, 0)]
     for round_ in range(2):
         for number, owner in enumerate(owners):
-            await owner.commit([record(b"%d" % number)], Position(round_, str(number)))
-    assert [await owner.position() for owner in owners] == [Position(1, "0"), Position(1, "1")]
+            await owner.commit([record(b"%d" % number)], {0: Position(round_, str(number))})
+    assert [await owner.positions() for owner in owners] == [{0: Position(1, "0")}, {0: Position(1, "1")}]
     assert values(await read_all(log, BATCHES)) == [b"0", b"0"]
     assert values(await read_all(other, BATCHES)) == [b"1", b"1"]
 
@@ -243,7 +243,7 @@ async def test_records_of_an_owner_that_died_stay_invisible_and_hold_readers_for
     monkeypatch.setattr(kafka_owner, "TRANSACTION_S", 3.0)
     owner = await log.own("app", EVENTS, 0)
     parked, _ = park(owner)
-    commit = asyncio.create_task(owner.commit([record(b"dead")], Position(1, "")))
+    commit = asyncio.create_task(owner.commit([record(b"dead")], {0: Position(1, "")}))
     await asyncio.wait_for(parked.wait(), DEADLINE_S)
     start = time.monotonic()
     await stop(owner._producer)  # as death does, this leaves the transaction open
@@ -269,7 +269,7 @@ async def test_owner_closed_during_a_commit_aborts_it(log: KafkaLog, monkeypatch
         return result
 
     monkeypatch.setattr(owner, "_store", store_and_wait)
-    commit = asyncio.create_task(owner.commit([record(b"a")], Position(1, "")))
+    commit = asyncio.create_task(owner.commit([record(b"a")], {0: Position(1, "")}))
     await asyncio.wait_for(stored.wait(), DEADLINE_S)
     closing = asyncio.create_task(owner.close())
     await asyncio.sleep(0)
@@ -320,17 +320,17 @@ async def test_owner_without_its_broker_is_unavailable_and_a_new_one_goes_on(
     monkeypatch.setattr(kafka_owner, "STORE_S", 2.0)
     log = log_at_broker
     owner = await log.own("app", EVENTS, 0)
-    await owner.commit([record(b"a")], Position(1, "a"))
+    await owner.commit([record(b"a")], {0: Position(1, "a")})
     await asyncio.to_thread(broker.kill)
     with pytest.raises(LogUnavailable, match="nothing of this transaction was stored; take a new owner") as caught:
-        await owner.commit([record(b"b")], Position(2, "b"))
+        await owner.commit([record(b"b")], {0: Position(2, "b")})
     assert not caught.value.maybe_stored
     with pytest.raises(StoreError, match="an earlier commit failed"):
-        await owner.commit([record(b"b")], Position(2, "b"))
+        await owner.commit([record(b"b")], {0: Position(2, "b")})
     await asyncio.to_thread(broker.restart)
     owner = await log.own("app", EVENTS, 0)
-    assert await owner.position() == Position(1, "a")
-    await owner.commit([record(b"b")], Position(2, "b"))
+    assert await owner.positions() == {0: Position(1, "a")}
+    await owner.commit([record(b"b")], {0: Position(2, "b")})
     assert values(await read_all(log, BATCHES)) == [b"a", b"b"]
 
 
@@ -349,12 +349,12 @@ async def test_broker_killed_during_commits_keeps_records_and_position_together(
         try:
             while not killed.done() or acknowledged < next_ + 3:
                 number = acknowledged + 1
-                await owner.commit([record(b"%d" % number, p) for p in (0, 1)], Position(number, str(number)))
+                await owner.commit([record(b"%d" % number, p) for p in (0, 1)], {0: Position(number, str(number))})
                 acknowledged = number
         except LogUnavailable:
             pass
         await killed
-        position = await (await log.own("app", EVENTS, 0)).position()
+        position = (await (await log.own("app", EVENTS, 0)).positions()).get(0)
         assert position is not None or acknowledged == 0
         last = position.offset if position else 0
         assert acknowledged <= last <= acknowledged + 1, f"seed {seed}, round {round_}"
@@ -415,11 +415,11 @@ async def test_log_closes_in_time_without_its_broker_and_leaves_no_task(broker: 
     await log.create(TOPICS)
     others = asyncio.all_tasks()
     owner = await log.own("app", EVENTS, 0)
-    await owner.commit([record(b"a")], Position(1, ""))
+    await owner.commit([record(b"a")], {0: Position(1, "")})
     await log.append([record(b"b")])
     await take(await log.reader(BATCHES, {0: 0}), 2)
     await asyncio.to_thread(broker.kill)
-    commit = asyncio.create_task(owner.commit([record(b"c")], Position(2, "")))
+    commit = asyncio.create_task(owner.commit([record(b"c")], {0: Position(2, "")}))
     append = asyncio.create_task(log.append([record(b"d")]))
     await until(lambda: owner._running is not None and not owner._running.done())
     start = time.monotonic()
@@ -505,7 +505,7 @@ async def test_records_at_the_limit_are_taken_by_the_broker(log: KafkaLog) -> No
     many = [NewRecord("small", 0, b"k", os.urandom(1_000)) for _ in range(100)]
     await log.append([exact, *many, exact])
     owner = await log.own("app", EVENTS, 0)
-    await owner.commit([exact, *many, exact], None)
+    await owner.commit([exact, *many, exact], {})
     assert values(await read_all(log, "small")) == values([exact, *many, exact] * 2)
 
 

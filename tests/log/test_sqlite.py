@@ -521,16 +521,16 @@ async def test_owner_after_unavailable_commit_refuses_and_a_new_one_works(path: 
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     with pytest.raises(LogUnavailable, match="locked"):
-        await owner.commit([event(b"a")], Position(1, ""))
+        await owner.commit([event(b"a")], {0: Position(1, "")})
     blocker.execute("ROLLBACK")
     blocker.close()
     with pytest.raises(
         StoreError, match="result of an earlier commit is unknown; nothing was stored; take a new owner"
     ):
-        await owner.commit([event(b"a")], Position(1, ""))
+        await owner.commit([event(b"a")], {0: Position(1, "")})
     owner = await log.own("app", EVENTS, 0)
-    assert await owner.position() is None
-    await owner.commit([event(b"a")], Position(1, ""))
+    assert await owner.positions() == {}
+    await owner.commit([event(b"a")], {0: Position(1, "")})
     assert await count(log) == 1
     await log.close()
 
@@ -538,13 +538,13 @@ async def test_owner_after_unavailable_commit_refuses_and_a_new_one_works(path: 
 async def test_owner_after_a_cancelled_commit_refuses(path: Path):
     log = await make_log(path)
     owner = await log.own("app", EVENTS, 0)
-    commit = asyncio.create_task(owner.commit([event(b"a")], Position(1, "")))
+    commit = asyncio.create_task(owner.commit([event(b"a")], {0: Position(1, "")}))
     await asyncio.sleep(0)
     commit.cancel()
     with pytest.raises(asyncio.CancelledError):
         await commit
     with pytest.raises(StoreError, match="take a new owner"):
-        await owner.commit([event(b"b")], Position(2, ""))
+        await owner.commit([event(b"b")], {0: Position(2, "")})
     await log.close()
 
 
@@ -553,7 +553,7 @@ async def test_commit_by_closed_owner_stores_nothing(path: Path):
     owner = await log.own("app", EVENTS, 0)
     await owner.close()
     with pytest.raises(StoreError, match="it is closed; nothing was stored"):
-        await owner.commit([event(b"a")], Position(1, ""))
+        await owner.commit([event(b"a")], {0: Position(1, "")})
     assert await count(log) == 0
     await log.close()
 
@@ -567,7 +567,20 @@ async def test_fenced_names_who_took_over(path: Path):
         match=rf"owner of events/1 for app: expected epoch 1, got 2: host .*, pid {os.getpid()} took over at "
         rf"2023-11-14T22:13:20\+00:00; nothing of this transaction was stored",
     ):
-        await old.commit([], Position(1, ""))
+        await old.commit([], {1: Position(1, "")})
+    await log.close()
+
+
+async def test_whole_topic_owner_fenced_names_who_took_over(path: Path):
+    log = await make_log(path, clock=lambda: 1_700_000_000_000_000_000)
+    old = await log.own("app", EVENTS, None)
+    await log.own("app", EVENTS, None)
+    with pytest.raises(
+        StoreError,
+        match=rf"owner of all of events for app: expected epoch 1, got 2: host .*, pid {os.getpid()} took over at "
+        rf"2023-11-14T22:13:20\+00:00; nothing of this transaction was stored",
+    ):
+        await old.commit([], {1: Position(1, "")})
     await log.close()
 
 
@@ -614,7 +627,7 @@ async def test_file_removed_while_open_is_an_error(path: Path, again: bool):
     with pytest.raises(LogMissing, match=expected):
         await log.append([event(b"a")])
     with pytest.raises(LogMissing, match=expected):
-        await owner.commit([event(b"a")], Position(1, ""))
+        await owner.commit([event(b"a")], {0: Position(1, "")})
     with pytest.raises(LogMissing, match=expected):
         await reader.fetch(wait_s=10)
     await log.close()
@@ -636,7 +649,7 @@ async def test_file_beside_the_log_removed_while_open_is_an_error(path: Path, su
     with pytest.raises(LogMissing, match=expected):
         await log.append([event(b"a")])
     with pytest.raises(LogMissing, match=expected):
-        await owner.commit([event(b"a")], Position(1, ""))
+        await owner.commit([event(b"a")], {0: Position(1, "")})
     with pytest.raises(LogMissing, match=expected):
         await reader.fetch(wait_s=10)
     await log.close()
@@ -910,7 +923,7 @@ async def test_fetch_reads_all_partitions_at_one_moment(path: Path):
     async def write() -> int:
         n = 0
         while not stop:
-            await owner.commit([event(b"a", 0), event(b"a", 1)], Position(n, ""))
+            await owner.commit([event(b"a", 0), event(b"a", 1)], {0: Position(n, "")})
             n += 1
         return n
 

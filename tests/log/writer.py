@@ -26,7 +26,7 @@ async def commit(log: Log, first: str, records: str, size_bytes: str) -> None:
         half = int(records) // 2
         await owner.commit(
             [NewRecord(topic, 0, None, body) for topic in (BATCHES, DEAD_LETTERS) for _ in range(half)],
-            Position(n, f"n={n}"),
+            {0: Position(n, f"n={n}")},
         )
         print(n, flush=True)
         n += 1

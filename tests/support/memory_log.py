@@ -66,7 +66,7 @@ class MemoryLog:
     async def reader(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         return MemoryReader(self, topic, dict(offsets))
 
-    async def own(self, app: str, topic: str, partition: int) -> Owner:
+    async def own(self, app: str, topic: str, partition: int | None) -> Owner:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -67,7 +67,7 @@ class Store:
         async def look() -> Position | None:
             owner = await self.log.own(APP, EVENTS, partition)
             try:
-                return await owner.position()
+                return (await owner.positions()).get(partition)
             finally:
                 await owner.close()
 
@@ -79,7 +79,7 @@ class Store:
         async def commit() -> None:
             owner = await self.log.own(APP, EVENTS, partition)
             try:
-                await owner.commit([], position)
+                await owner.commit([], {partition: position})
             finally:
                 await owner.close()
 
