@@ -5,16 +5,15 @@ has a key of its own, `run/{run_id}`: compaction keeps the last record of a key,
 the last.
 """
 
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 
 from rolloutlog.eventstore.codec import decode_record, encode_record
-from rolloutlog.eventstore.errors import InvalidEvent, LogUnavailable
+from rolloutlog.eventstore.errors import InvalidEvent
 from rolloutlog.eventstore.log.port import META, Log, NewRecord
+from rolloutlog.eventstore.log.reading import read_all
 
 RECORD = "RunCreated"
-READ_DEADLINE_S = 30.0
-
-_FETCH_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +27,11 @@ class Run:
 
 async def read_run(log: Log) -> Run | None:
     """The run of a log; None when none was created. Raises LogMissing when there is no meta topic, LogUnavailable."""
-    reach = (await log.ranges(META, [0]))[0]
-    reader = await log.reader(META, {0: reach.first})
-    try:
-        idle_s = 0.0
-        while reader.position(0) < reach.end:
-            records = await reader.fetch(wait_s=_FETCH_WAIT_S)
-            for record in records:
-                if run := _run_of(record.value):
-                    return run
-            idle_s = 0.0 if records else idle_s + _FETCH_WAIT_S
-            if idle_s >= READ_DEADLINE_S:
-                raise LogUnavailable(
-                    f"log {log.url}: expected records of {META} up to offset {reach.end}, got none for {idle_s:.0f} s "
-                    f"at offset {reader.position(0)}; try again"
-                )
-        return None
-    finally:
-        await reader.close()
+    async with aclosing(read_all(log, META)) as records:
+        async for record in records:
+            if run := _run_of(record.value):
+                return run
+    return None
 
 
 async def create_run(log: Log, run: Run) -> Run:

@@ -3,18 +3,20 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from rolloutlog.consumers.batches import Batch, RolloutResult, decode_part, join_parts
+from rolloutlog.consumers.batches import Batch, RolloutResult
 from rolloutlog.consumers.cli.configuration import load, parse_partitions
 from rolloutlog.consumers.cli.options import log_option, run, settings_option
+from rolloutlog.consumers.published import read_published
 from rolloutlog.consumers.samples import Sample
 from rolloutlog.eventstore.errors import InvalidEvent
-from rolloutlog.eventstore.log import BATCHES, Log, open_log
+from rolloutlog.eventstore.log import BATCHES, Log, Record, open_log
 
 
 @click.group()
@@ -55,25 +57,14 @@ async def _print(url: str, which: str, lines: Callable[[Batch], Iterator[dict[st
 
 async def read_batches(log: Log, partition: int) -> AsyncIterator[Batch]:
     """All batches of a partition up to its end now, whole. Records that are none are reported and passed over."""
-    span = (await log.ranges(BATCHES, [partition]))[partition]
-    reader = await log.reader(BATCHES, {partition: span.first})
-    parts: list[Batch] = []
-    try:
-        while reader.position(partition) < span.end:
-            for record in await reader.fetch(wait_s=0.2):
-                if record.offset >= span.end:
-                    return
-                try:
-                    part = decode_part(record.value)
-                    parts.append(part)
-                    if len(parts) == part.parts or part.part != len(parts) - 1:
-                        whole, parts = join_parts(parts), []
-                        yield whole
-                except InvalidEvent as error:
-                    parts = []
-                    click.echo(f"offset {partition}:{record.offset}: {error}", err=True)
-    finally:
-        await reader.close()
+    async with aclosing(read_published(log, partition, on_refused=say_refused)) as found:
+        async for published in found:
+            if published.batch is not None:
+                yield published.batch
+
+
+def say_refused(record: Record, error: InvalidEvent) -> None:
+    click.echo(f"offset {record.partition}:{record.offset}: {error}", err=True)
 
 
 def sample_lines(batch: Batch) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,6 @@ A file is known by its digest. `import/{digest}` in meta says that its import be
 second record says that it finished. An import that was cut off reads what it stored and goes on after it.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,9 +22,10 @@ from rolloutlog.consumers.cli.options import log_option, run, settings_option
 from rolloutlog.consumers.messages import Trajectory, identities, parse_trajectory, trajectory_events
 from rolloutlog.eventstore.checks import check_event, refused
 from rolloutlog.eventstore.codec import HEADER, decode_record, encode_event, encode_record, header_of, parse_header
-from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings, LogUnavailable, StoreError
+from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings, StoreError
 from rolloutlog.eventstore.events import Event, Span
-from rolloutlog.eventstore.log import EVENTS, META, Log, NewRecord, Range, open_log
+from rolloutlog.eventstore.log import EVENTS, META, Log, NewRecord, open_log
+from rolloutlog.eventstore.log.reading import read_all, read_range
 from rolloutlog.eventstore.meta import Run, read_run
 from rolloutlog.eventstore.partitioner import partition_of
 from rolloutlog.eventstore.settings import EVENT_BYTES_MAX
@@ -210,18 +210,12 @@ class _Writer:
 async def _earlier(log: Log, digest: str) -> dict[str, Any] | None:
     """The newest record of this file's import."""
     found = None
-    span = (await log.ranges(META, [0]))[0]
-    reader = await log.reader(META, {0: span.first})
-    try:
-        while reader.position(0) < span.end:
-            for record in await reader.fetch(wait_s=1.0):
-                if record.key == f"import/{digest}".encode():
-                    try:
-                        found = decode_record(record.value, expected=RECORD)[1]
-                    except InvalidEvent:
-                        continue  # deleted, or not readable to this version: as if it were not there
-    finally:
-        await reader.close()
+    async for record in read_all(log, META):
+        if record.key == f"import/{digest}".encode():
+            try:
+                found = decode_record(record.value, expected=RECORD)[1]
+            except InvalidEvent:
+                continue  # deleted, or not readable to this version: as if it were not there
     return found
 
 
@@ -243,24 +237,13 @@ async def _stored(log: Log, digest: str, earlier: dict[str, Any], spans: Any) ->
     """Events of this file's import that are in the log: source to sequence numbers."""
     stored: dict[str, set[int]] = {}
     prefix = f"import-{digest[:12]}-"
-    starts = {each["partition"]: max(each["offset"], spans[each["partition"]].first) for each in earlier["offsets"]}
-    reader = await log.reader(EVENTS, starts)
-    waiting: dict[int, Range] = {partition: spans[partition] for partition in starts}
-    idle_since = asyncio.get_running_loop().time()
-    try:
-        while any(reader.position(partition) < span.end for partition, span in waiting.items()):
-            records = await reader.fetch(wait_s=1.0)
-            now = asyncio.get_running_loop().time()
-            idle_since = now if records else idle_since
-            if now - idle_since > 30:
-                raise LogUnavailable("the log gave no events for 30 s while reading what was imported before")
-            for record in records:
-                try:
-                    header = parse_header(dict(record.headers).get(HEADER))
-                except InvalidEvent:
-                    continue
-                if header.rollout_id.startswith(prefix):
-                    stored.setdefault(header.source, set()).add(header.sequence)
-    finally:
-        await reader.close()
+    for each in earlier["offsets"]:
+        span = spans[each["partition"]]
+        async for record in read_range(log, EVENTS, each["partition"], max(each["offset"], span.first), span.end):
+            try:
+                header = parse_header(dict(record.headers).get(HEADER))
+            except InvalidEvent:
+                continue
+            if header.rollout_id.startswith(prefix):
+                stored.setdefault(header.source, set()).add(header.sequence)
     return stored
