@@ -3,6 +3,7 @@
 Importing this loads no Kafka client, no pydantic and no event loop; what a log needs is loaded when one is opened.
 """
 
+from rolloutlog.eventstore.attachment import Attachment
 from rolloutlog.eventstore.errors import (
     BufferFull,
     Fenced,
@@ -14,20 +15,25 @@ from rolloutlog.eventstore.errors import (
     OffsetOutOfRange,
     PartitionCountChanged,
     RecordTooLarge,
+    StillBehind,
     StoreError,
 )
 from rolloutlog.eventstore.group import Group
 from rolloutlog.eventstore.log import open_log, parse_url
 from rolloutlog.eventstore.publisher import EventPublisher
-from rolloutlog.eventstore.rollout import Rollout, emit_reward
+from rolloutlog.eventstore.recorder import emit_reward
+from rolloutlog.eventstore.ref import RolloutRef
+from rolloutlog.eventstore.rollout import Rollout
 from rolloutlog.eventstore.scope import NotOpen
 from rolloutlog.eventstore.settings import PublisherSettings
 
 __all__ = [  # noqa: RUF022 grouped: types, functions, errors
+    "Attachment",
     "EventPublisher",
     "Group",
     "PublisherSettings",
     "Rollout",
+    "RolloutRef",
     "emit_reward",
     "open_log",
     "parse_url",
@@ -42,5 +48,6 @@ __all__ = [  # noqa: RUF022 grouped: types, functions, errors
     "OffsetOutOfRange",
     "PartitionCountChanged",
     "RecordTooLarge",
+    "StillBehind",
     "StoreError",
 ]

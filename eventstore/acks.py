@@ -1,7 +1,8 @@
 """Acknowledgements: what trainers write to the `acks` topic, in the transaction that moves their position.
 
 A step is acknowledged once its optimizer step is done; a rewind takes back what was acknowledged after a checkpoint.
-The last word on a sample counts. Fields and units: schemas/StepAcknowledged.v2.avsc, schemas/Rewound.v2.avsc.
+The last word on a sample counts. A trainer that waits for groups says so too, outside of any transaction. Fields and
+units: schemas/StepAcknowledged.v2.avsc, schemas/Rewound.v2.avsc, schemas/StepAwaited.v1.avsc.
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,21 +62,34 @@ class Rewound:
     time_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepAwaited:
+    """The trainer waits: for step `step` it lacks `groups` groups. Acknowledges nothing."""
+
+    reader: str
+    step: int
+    groups: int
+    time_ns: int
+
+
 Ack = StepAcknowledged | Rewound
+Said = Ack | StepAwaited
 
 
-def ack_records(ack: Ack) -> list[NewRecord]:
+def ack_records(ack: Said) -> list[NewRecord]:
     """The records that say so, to be written in one transaction. Their key is the reader."""
     return [NewRecord(ACKS, PARTITION, ack.reader.encode(), value) for value in _values(ack)]
 
 
-def read_ack(record: Record) -> Ack:
+def read_said(record: Record) -> Said:
     """Read one record of the acks topic. Raises InvalidEvent when it is none."""
     name, fields = decode_record(record.value)
+    if name == StepAwaited.__name__:
+        return StepAwaited(**fields)
     if name not in (StepAcknowledged.__name__, Rewound.__name__):
         raise InvalidEvent(
-            f"acknowledgement refused: expected StepAcknowledged or Rewound, got {name} (topic {record.topic}, offset "
-            f"{record.partition}:{record.offset})",
+            f"acknowledgement refused: expected StepAcknowledged, Rewound or StepAwaited, got {name} (topic "
+            f"{record.topic}, offset {record.partition}:{record.offset})",
             reason="no_acknowledgement",
         )
     fields["offsets"] = {each["partition"]: each["offset"] for each in fields["offsets"]}
@@ -86,8 +100,17 @@ def read_ack(record: Record) -> Ack:
     return StepAcknowledged(**fields)
 
 
-def _values(ack: Ack) -> Iterator[bytes]:
+def read_ack(record: Record) -> Ack | None:
+    """As `read_said`; None where nothing is acknowledged."""
+    said = read_said(record)
+    return None if isinstance(said, StepAwaited) else said
+
+
+def _values(ack: Said) -> Iterator[bytes]:
     fields: dict[str, Any] = {name: getattr(ack, name) for name in ack.__slots__}
+    if isinstance(ack, StepAwaited):
+        yield encode_record(StepAwaited.__name__, fields)
+        return
     fields["offsets"] = [{"partition": partition, "offset": offset} for partition, offset in ack.offsets.items()]
     if isinstance(ack, Rewound):
         yield encode_record(Rewound.__name__, fields)

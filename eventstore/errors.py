@@ -68,6 +68,12 @@ class BufferFull(StoreError):
     retriable = True
 
 
+class StillBehind(StoreError):
+    """`hold` reached its deadline: the trainer has not acknowledged enough yet."""
+
+    retriable = True
+
+
 class NotStored(StoreError):
     """`flush` or `close` reached its deadline; the text says how many events of which rollouts are not stored."""
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from threading import RLock
 
 from rolloutlog.eventstore.checks import INT32_MAX, check_id, check_integer, plain_integer
-from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings
+from rolloutlog.eventstore.text_form import pack, unpack
 
 ROLLOUTS_COUNTED_MAX = 16_384  # ids of started rollouts a publisher remembers: some megabytes
 
@@ -17,7 +18,7 @@ _logger = logging.getLogger(__name__)
 class Group:
     """What rollouts are put into. `EventPublisher.group` makes one with a fresh id, for one use.
 
-    Processes that share a group make it from the same three fields. Raises InvalidEvent naming a field that is wrong.
+    Processes that share a group hand on its `text`. Raises InvalidEvent naming a field that is wrong.
 
     task_id  the task (dataset input) all its rollouts work on
     size     how many rollouts it will have; None = open until `EventPublisher.close_group`
@@ -37,6 +38,19 @@ class Group:
         except InvalidEvent as error:
             hint = "; give none for a group that is open until `close_group`" if error.field == "$.size" else ""
             error.args = (f"Group refused: {error}{hint}",)
+            raise
+
+    def text(self) -> str:
+        """As one line of letters, digits and `-_.`: for variables, headers, command lines."""
+        return pack("group", [self.group_id, self.task_id, self.size])
+
+    @classmethod
+    def parse(cls, text: str) -> "Group":
+        """The group whose `text` this is. Raises InvalidSettings when it was cut or changed, or has another version."""
+        try:
+            return cls(*unpack(text, "group", 3))
+        except InvalidSettings as error:
+            error.args = (f"Group not read: {error}",)
             raise
 
 

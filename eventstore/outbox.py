@@ -24,16 +24,22 @@ _ROLLOUTS_NAMED_MAX = 3
 
 
 class Entry:
-    """One event on its way. `queued` is true from the moment it is in the buffer."""
+    """One event on its way.
 
-    __slots__ = ("header", "queued", "record", "size_bytes")
+    queued   from the moment it is in the buffer
+    stored   from the moment the log has it
+    refusal  why the log will never take it
+    """
+
+    __slots__ = ("header", "queued", "record", "refusal", "size_bytes", "stored")
 
     def __init__(self, header: Header, partition: int, key: bytes, value: bytes) -> None:
         # Made here and not by the sender, whose work on a whole batch would hold up the threads that record.
         self.record = NewRecord(EVENTS, partition, key, value, ((HEADER, header.text()),))
         self.header = header
         self.size_bytes = len(value) + ENTRY_OVERHEAD_BYTES
-        self.queued = False
+        self.queued = self.stored = False
+        self.refusal: StoreError | None = None
 
     def __str__(self) -> str:
         return f"{self.header.kind} of {_rollout(self)}, attempt {self.header.attempt},"
@@ -53,9 +59,14 @@ class Outbox:
     """
 
     def __init__(self, *, memory_bytes_max: int, on_put: Callable[[], None]) -> None:
-        self.trouble = ""
         self._memory_bytes_max = memory_bytes_max
         self._on_put = on_put
+        self._closed = ""
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin empty, with a lock that nobody holds: in a forked process, what waits is its parent's."""
+        self.trouble = ""
         self._lock = RLock()
         self._queue: deque[Entry] = deque()
         self._in_flight: list[Entry] = []
@@ -63,7 +74,6 @@ class Outbox:
         self._put_count = 0
         self._done_count = 0
         self._signalled = False
-        self._closed = ""
         self._refused: list[tuple[str, int, StoreError]] = []
         self._pid = os.getpid()
 
@@ -121,11 +131,15 @@ class Outbox:
         """The log has these, the oldest in flight."""
         with self._lock:
             self._done(batch)
+            for entry in batch:
+                entry.stored = True
 
     def refused(self, batch: Sequence[Entry], error: StoreError) -> None:
         """The log will never take these, the oldest in flight. `not_stored` tells of them once."""
         with self._lock:
             self._done(batch)
+            for entry in batch:
+                entry.refusal = error
             for rollout, count in Counter(map(_rollout, batch)).items():
                 self._refused.append((rollout, count, error))
 
@@ -134,11 +148,11 @@ class Outbox:
         refuse_reentry(self._lock, what)
 
     def refuse_fork(self, what: str) -> None:
-        """Raise NotOpen in a forked child. Called before any lock, which may have been held when the process forked."""
+        """Raise NotOpen in a forked process that was not renewed: locks may have been held when it was forked."""
         if os.getpid() != self._pid:
             raise NotOpen(
-                f"{what}: this process was forked from the one that opened the publisher (process {self._pid}), and "
-                "has no connection of its own; open a publisher after the fork"
+                f"{what}: this process was forked from the one that opened the publisher (process {self._pid}), which "
+                "was closed by then, or not by Python; open a publisher after the fork"
             )
 
     def close(self, why: str) -> None:

@@ -12,21 +12,23 @@ Recording only queues. The log's client runs in a thread of its own, with its ow
 slow the host down until the buffer is full. `flush` and `close` block until the log has everything, or raise NotStored;
 `aflush` and `aclose` await the same. Until then an event may be lost with its process.
 
-Not here  the buffer: eventstore.outbox; sending: eventstore.sender; recording: eventstore.rollout
+Forks: in a forked process a publisher begins anew, with an empty buffer and, from its first use on, a connection of its
+own. What was queued before the fork is its parent's, and so is the parent's connection, which is never touched.
+
+Not here  the buffer: eventstore.outbox; sending: eventstore.sender; recording: eventstore.recorder; the end of a
+          process: eventstore.exits
 """
 
-import atexit
 import logging
-import os
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from rolloutlog.eventstore import exits, forks
+from rolloutlog.eventstore.attachment import Attachment
 from rolloutlog.eventstore.checks import check_id, plain_integer, refused, say_where
 from rolloutlog.eventstore.clock import HostClock, TimeNs
 from rolloutlog.eventstore.connection import Opener, connect, partitions_of, settings_of, url_of
@@ -37,62 +39,91 @@ from rolloutlog.eventstore.errors import (
     NotStored,
     StoreError,
 )
-from rolloutlog.eventstore.events import REQUESTED, GroupClosed, RolloutStarted
-from rolloutlog.eventstore.group import Group, GroupCount
+from rolloutlog.eventstore.events import REQUESTED, GroupClosed, RolloutStarted, RunEnded
+from rolloutlog.eventstore.following import Following
+from rolloutlog.eventstore.group import Group
+from rolloutlog.eventstore.host import Host
 from rolloutlog.eventstore.json_text import json_object
 from rolloutlog.eventstore.log import Log
 from rolloutlog.eventstore.meta import Run
-from rolloutlog.eventstore.outbox import Outbox
+from rolloutlog.eventstore.outbox import Entry, Outbox
 from rolloutlog.eventstore.partitioner import partition_of
 from rolloutlog.eventstore.reentry import refuse_reentry
+from rolloutlog.eventstore.ref import RolloutRef, ref_of
 from rolloutlog.eventstore.rollout import Rollout
 from rolloutlog.eventstore.settings import PublisherSettings
-from rolloutlog.eventstore.source import Source, new_id, new_source
+from rolloutlog.eventstore.source import new_id
 
 if TYPE_CHECKING:
     # They load asyncio, which an import of the package need not wait for.
     from rolloutlog.eventstore.client import ClientThread
-    from rolloutlog.eventstore.sender import Sender
 
 STOP_S = 5.0  # for closing the log's client, after everything is stored or given up
 
 _logger = logging.getLogger(__name__)
 
 
-class EventPublisher:
-    """A publisher of one log. Any thread may use it. `run_id`, `partitions`: of the run the log belongs to."""
+class EventPublisher(Following):
+    """A publisher of one log. Any thread may use it. `run_id`, `partitions`: of the run the log belongs to.
+
+    `is_forked`: it was opened before this process was forked
+    """
 
     def __init__(
-        self, client: "ClientThread", log: Log, run: Run, settings: PublisherSettings, clock: HostClock
+        self,
+        client: "ClientThread",
+        log: Log,
+        run: Run,
+        settings: PublisherSettings,
+        clock: HostClock,
+        opener: Opener | None = None,
     ) -> None:
         """Use `open`."""
-        from rolloutlog.eventstore.sender import Sender
-
         self.url = log.url
         self.run_id = run.run_id
         self.partitions = run.partitions
         self.settings = settings
         self._clock = clock
+        self._opener = opener
+        self._outbox = Outbox(memory_bytes_max=settings.memory_bytes_max, on_put=self._wake)
+        self._host = Host(
+            self._outbox,
+            partitions=run.partitions,
+            event_bytes_max=settings.event_bytes_max,
+            wait_stored=self._wait_stored,
+        )
+        self.is_forked = False
+        self._begin(client, log)
+        self._send()
+        exits.close_at_exit(self)
+        forks.renew_after_forks(self)
+
+    def _begin(self, client: "ClientThread", log: Log) -> None:
+        """Make what belongs to one process."""
+        from rolloutlog.eventstore.sender import Sender
+
         self._client = client
         self._log = log
-        self._outbox = Outbox(memory_bytes_max=settings.memory_bytes_max, on_put=self._wake)
-        self._sender: Sender = client.submit(_make(Sender, log, self._outbox, clock, settings)).result()
-        self._sending = client.submit(self._sender.run())
-        self._sending.add_done_callback(_log_crash)
+        self._sender = Sender(log, self._outbox, self._clock, self.settings)
+        self._sending: Future[None] | None = None
+        self._starting = threading.RLock()
         self._lock = threading.RLock()
-        self._group_count = GroupCount()
-        self._own = Source(
-            self._outbox,
-            rollout_id="",
-            attempt=0,
-            source=new_source("publisher"),
-            event_bytes_max=settings.event_bytes_max,
-        )
+        self._own = self._host.source("publisher")
         self._closing: Future[StoreError | None] | None = None
         self._told = False
-        self._pid = os.getpid()
-        _open_publishers.add(self)
-        _register_at_exit()
+        self._progress = None
+
+    def renew(self) -> None:
+        """Called in a forked process, before its code runs. It connects at its first use."""
+        from rolloutlog.eventstore.client import ClientThread
+        from rolloutlog.eventstore.reopened_log import ReopenedLog
+
+        forks.leave_to_parent((self._client, self._log, self._sender, self._sending, self._closing, self._progress))
+        self.is_forked = True
+        self._outbox.renew()
+        self._host.renew()
+        log = ReopenedLog(self.url, self.run_id, self._opener, self.settings.open_deadline_s)
+        self._begin(ClientThread("rolloutlog-publisher"), log)
 
     @classmethod
     def open(
@@ -113,6 +144,7 @@ class EventPublisher:
         opener      makes the log of (url, create) instead of `open_log`; called in the client's event loop
         Raises      LogMissing, LogUnavailable, PartitionCountChanged, InvalidSettings
         """
+        from rolloutlog.eventstore import reopened_log  # noqa: F401 a forked process must not have to import it
         from rolloutlog.eventstore.client import ClientThread
 
         url = url_of(url, create=create)
@@ -128,7 +160,7 @@ class EventPublisher:
                 raise LogUnavailable(
                     f"log {url}: expected an answer within {settings.open_deadline_s:g} s, got none; try again"
                 ) from error
-            return cls(client, log, run, settings, clock or HostClock())
+            return cls(client, log, run, settings, clock or HostClock(), opener)
         except BaseException:
             client.stop(STOP_S)
             raise
@@ -167,6 +199,23 @@ class EventPublisher:
             event = self._own.make(GroupClosed, self._clock.now_ns(), fields)
             key = group.group_id.encode()
             self._own.publish(event, partition=partition_of(key, self.partitions), key=key)
+
+    def end_run(self) -> None:
+        """Say that no more rollouts will start in this run: trainers end once what was started is trained on.
+
+        Call it once a run, from whoever knows, after every host that starts rollouts has flushed or closed. Rollouts
+        that are still open go on, and may be recorded in; a trainer's iteration ends only when their groups are closed.
+        Queued as events are, one for each partition. Called again, it says so again, which changes nothing.
+
+        Raises  BufferFull, when only some partitions were told: call it again
+        """
+        self._outbox.refuse_fork("end_run refused")
+        refuse_reentry(self._lock, "end_run")
+        key = f"run/{self.run_id}".encode()
+        with self._lock:
+            for partition in range(self.partitions):
+                event = self._own.make(RunEnded, self._clock.now_ns(), {"run_id": self.run_id})
+                self._own.publish(event, partition=partition, key=key)
 
     def rollout(
         self,
@@ -215,22 +264,31 @@ class EventPublisher:
             "policy_version": plain_integer(policy_version),
             "metadata": json_object(metadata, "metadata"),
         }
-        own = Source(
-            self._outbox,
-            rollout_id=rollout_id,
-            attempt=attempt,
-            source=source or new_source("main"),
-            event_bytes_max=self.settings.event_bytes_max,
-        )
         return Rollout(
-            own,
+            self._host,
+            self._host.source("main", rollout_id, attempt, source=source),
             group=group,
-            partitions=self.partitions,
             clock=clock or self._clock.for_rollout(),
             start=start,
             awaited_rewards=awaited_rewards,
-            group_count=self._group_count,
         )
+
+    def attach(self, ref: RolloutRef | str | None = None) -> Attachment:
+        """Work for a rollout of another process, or thread: a block with the same blocks and rewards as a Rollout.
+
+        Nothing is sent or awaited; one publisher may serve any number at once.
+
+        ref      as `Rollout.ref` gives it, or its text; None = the environment's ROLLOUTLOG_REF
+        Raises   InvalidSettings when there is none, it was cut or changed, or is of another run than this log's
+        """
+        self._outbox.refuse_fork("attach refused")
+        ref = ref_of(ref)
+        if ref.run_id != self.run_id:
+            raise InvalidSettings(
+                f"attach to rollout {ref.rollout_id} refused: expected a ref of run {self.run_id}, which log "
+                f"{self.url} holds, got one of run {ref.run_id}; open the log that the rollout's host has open"
+            )
+        return Attachment(self._host, ref, self._clock.for_rollout())
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Block until every event recorded so far is stored. Raises NotStored after `timeout_s` (close_deadline_s)."""
@@ -247,8 +305,6 @@ class EventPublisher:
 
         Raises NotStored, naming what is lost, when not all is stored after `timeout_s` (default: close_deadline_s).
         """
-        if self._pid != os.getpid():
-            return  # a forked child has nothing to store: the events are its parent's
         lost = self._close(timeout_s).result()
         self._end_client()
         self._tell_once(lost)
@@ -257,8 +313,6 @@ class EventPublisher:
         """As `close`, without blocking the event loop."""
         import asyncio
 
-        if self._pid != os.getpid():
-            return
         # Cancelled, this stops waiting and nothing else: a later close, or the end of the process, waits for the rest.
         lost = await asyncio.shield(asyncio.wrap_future(self._close(timeout_s)))
         await asyncio.to_thread(self._end_client)
@@ -268,27 +322,58 @@ class EventPublisher:
         seconds = self._seconds(timeout_s)
         self._outbox.refuse_fork("flush refused")
         self._outbox.refuse_reentry("flush")
+        self._send()
         return self._client.submit(self._sender.flush(self._outbox.put_count, seconds))
+
+    def _wait_stored(self, entry: Entry, timeout_s: float | None) -> "Future[None]":
+        seconds = self._seconds(timeout_s)
+        self._outbox.refuse_reentry("waiting")
+        self._send()
+        return self._client.submit(self._sender.wait_stored(entry, seconds))
 
     def _close(self, timeout_s: float | None) -> "Future[StoreError | None]":
         seconds = self._seconds(timeout_s)
         self._outbox.refuse_reentry("close")
         refuse_reentry(self._lock, "close")
+        # Before the lock is taken: ending takes those of recorders, held by threads that may wait for this one.
+        for recorder in list(self._host.forked):
+            try:
+                recorder.end_forked()
+            except StoreError as error:
+                _logger.error("%s", error)
+        used = self._client.started
+        if used:
+            self._send()
         with self._lock:
             if self._closing is None:
                 self._outbox.close("the publisher is closed")
-                self._closing = self._client.submit(self._shut(seconds))
+                if used:
+                    self._closing = self._client.submit(self._shut(seconds))
+                else:  # forked, and never used
+                    self._closing = Future()
+                    self._closing.set_result(None)
             return self._closing
+
+    def _send(self) -> None:
+        """Begin to send, unless that has begun."""
+        if self._sending is None:
+            refuse_reentry(self._starting, "recording")
+            with self._starting:
+                if self._sending is None:
+                    self._sending = self._client.submit(self._sender.run())
+                    self._sending.add_done_callback(_log_crash)
 
     async def _shut(self, timeout_s: float) -> StoreError | None:
         import asyncio
 
         lost = None
+        await self._stop_following()
         try:
             await self._sender.flush(self._outbox.put_count, timeout_s)
         except NotStored as error:
             lost = NotStored(f"{error}; the publisher is closed: what is not stored is lost")
-        self._sending.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
         try:
             async with asyncio.timeout(STOP_S):
                 await self._log.close()
@@ -298,7 +383,7 @@ class EventPublisher:
 
     def _end_client(self) -> None:
         self._client.stop(STOP_S)
-        _open_publishers.discard(self)
+        exits.closed(self)
 
     def _tell_once(self, lost: StoreError | None) -> None:
         told, self._told = self._told, True
@@ -313,6 +398,8 @@ class EventPublisher:
         return timeout_s
 
     def _wake(self) -> None:
+        if self._sending is None:
+            self._send()
         self._client.call_soon(self._sender.wake)
 
     def __enter__(self) -> Self:
@@ -353,10 +440,6 @@ def _group_of(rollout_id: str, task_id: str | None, group: Group | None) -> Grou
     return group
 
 
-async def _make(kind: type["Sender"], *arguments: Any) -> "Sender":
-    return kind(*arguments)
-
-
 def _log_crash(sending: "Future[None]") -> None:
     if not sending.cancelled() and (error := sending.exception()) is not None:
         _logger.critical("the sender stopped: nothing more will be stored", exc_info=error)
@@ -367,42 +450,3 @@ def _raise_or_note(lost: NotStored, error: BaseException | None) -> None:
         raise lost
     error.add_note(f"rolloutlog: {lost}")  # the exception on its way must not be hidden
     _logger.error("%s", lost)
-
-
-_open_publishers: set[EventPublisher] = set()
-
-
-def _close_unless_recording() -> None:
-    """Called before Python waits for the program's threads. They may still record: `atexit` then closes after them."""
-    own = (threading.main_thread(), threading.current_thread())
-    others = any(not thread.daemon and thread not in own for thread in threading.enumerate())
-    # To wait for them here could take for ever: some wait until the main thread has ended, which it does after this.
-    if not others or _is_multiprocessing_child():
-        _close_all()
-
-
-def _is_multiprocessing_child() -> bool:
-    """Whether this process ends without calling `atexit`."""
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    return multiprocessing is not None and multiprocessing.parent_process() is not None
-
-
-def _close_all() -> None:
-    """Store what publishers that nobody closed still hold, and say what is lost."""
-    for publisher in list(_open_publishers):
-        if publisher.pending_count and publisher._pid == os.getpid():
-            _logger.warning("log %s: the publisher was not closed; closing it now", publisher.url)
-        try:
-            publisher.close()
-        except Exception as error:
-            _logger.error("%s", error)
-
-
-@cache
-def _register_at_exit() -> None:
-    """Once, after a log client was opened: what is registered last runs first.
-
-    Without other threads, publishers close while the pools still run that their log's client may need to connect.
-    """
-    atexit.register(_close_all)
-    threading._register_atexit(_close_unless_recording)  # type: ignore[attr-defined]

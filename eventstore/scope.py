@@ -20,7 +20,7 @@ class NotOpen(StoreError):
 
 
 class Scoped(Protocol):
-    """What this module needs of a rollout."""
+    """What this module needs of a rollout, or of what is attached to one."""
 
     @property
     def finished(self) -> bool: ...
@@ -82,16 +82,16 @@ def see_call(rollout: Scoped, call: str) -> None:
     _see(_Seen(rollout, _innermost_agent(rollout, _blocks.get()), call))
 
 
-def last_call(rollout: Scoped) -> str | None:
+def last_call(rollout: Scoped, before: str | None = None) -> str | None:
     """The last call of this rollout that ended here, or before in a context this one was copied from.
 
-    Within an agent's block: that ended since the block was entered.
+    Within an agent's block: that ended since the block was entered. Outside of any: else the one `before` all of them.
     """
     agent = _innermost_agent(rollout, _blocks.get())
     for seen in _seen.get():
         if seen.rollout is rollout and seen.agent == agent:
             return seen.call
-    return None
+    return before if agent is None else None
 
 
 def forget(rollout: Scoped) -> None:

@@ -10,7 +10,7 @@ Refusal   a batch with a record that is too large is halved until that record is
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from rolloutlog.eventstore.clock import HostClock
@@ -55,21 +55,34 @@ class Sender:
 
     async def flush(self, put_count: int, timeout_s: float) -> None:
         """Wait until the first `put_count` events are stored. Raises NotStored after `timeout_s` or a refusal."""
+        await self._hurry_until(lambda: self._outbox.done_count >= put_count, timeout_s)
+        if missing := self._outbox.not_stored(put_count):
+            raise NotStored(f"log {self._log.url}: within {timeout_s:g} s {missing}")
+
+    async def wait_stored(self, entry: Entry, timeout_s: float) -> None:
+        """Wait until the log has this one. Raises NotStored after `timeout_s` or its refusal."""
+        await self._hurry_until(lambda: entry.stored or entry.refusal is not None, timeout_s)
+        if entry.refusal is not None:
+            raise NotStored(f"log {self._log.url}: {entry} was refused and is lost: {entry.refusal}")
+        if not entry.stored:
+            trouble = f"; {self._outbox.trouble}" if self._outbox.trouble else ""
+            raise NotStored(f"log {self._log.url}: within {timeout_s:g} s {entry} is not stored{trouble}")
+
+    async def _hurry_until(self, met: Callable[[], bool], timeout_s: float) -> None:
+        """Send without lingering until `met()`, or for `timeout_s`."""
         self._hurried_count += 1
         self._hurry.set()
         self._wake.set()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    while self._outbox.done_count < put_count:
+                    while not met():
                         self._progress.clear()
                         await self._progress.wait()
         finally:
             self._hurried_count -= 1
             if not self._hurried_count:
                 self._hurry.clear()
-        if missing := self._outbox.not_stored(put_count):
-            raise NotStored(f"log {self._log.url}: within {timeout_s:g} s {missing}")
 
     async def _store(self, batch: Sequence[Entry]) -> None:
         pause_s = self._settings.retry_s_min

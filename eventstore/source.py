@@ -34,7 +34,8 @@ def new_id(size_bytes: int = 16) -> str:
 class Source:
     """One source. Its user holds a lock of its own around `publish`.
 
-    rollout_id  empty for events that belong to no rollout
+    rollout_id   empty for events that belong to no rollout
+    first, last  its first event, as it is on its way, and the kind of its last one
     """
 
     def __init__(self, outbox: Outbox, *, rollout_id: str, attempt: int, source: str, event_bytes_max: int) -> None:
@@ -43,6 +44,7 @@ class Source:
         self.source = source
         self.event_count = 0
         self.last: type[Event] | None = None
+        self.first: Entry | None = None
         self._outbox = outbox
         self._event_bytes_max = event_bytes_max
 
@@ -72,6 +74,8 @@ class Source:
                 f"bytes, got {len(value)} (rollout {event.rollout_id}, attempt {event.attempt})"
             )
         entry = Entry(header_of(event), partition, key, value)
+        if not event.sequence:
+            self.first = entry
         try:
             self._outbox.put(entry)
             self._count(event)

@@ -1,4 +1,4 @@
-"""Blocks of a rollout's work: what `rollout.agent(...)`, `rollout.call(...)` and the like give.
+"""Blocks of a rollout's work: what `rollout.agent(...)`, `rollout.call(...)` and the like give, attached or not.
 
 A block works with `with` and with `async with`, once. Its span event is published when it is left: status `error` when
 an exception leaves it, else `ok`. What can't be recorded then raises, unless the block is left by an exception already,
@@ -30,7 +30,7 @@ from rolloutlog.eventstore.source import new_id
 from rolloutlog.eventstore.tokens import Logprobs, TokenIds
 
 if TYPE_CHECKING:
-    from rolloutlog.eventstore.rollout import Rollout
+    from rolloutlog.eventstore.recorder import Recorder
 
 ERROR_CHARACTERS_MAX = 4_096
 
@@ -54,7 +54,7 @@ class SpanBlock:
 
     def __init__(
         self,
-        rollout: "Rollout",
+        recorder: "Recorder",
         name: str,
         *,
         kind: str,
@@ -73,13 +73,13 @@ class SpanBlock:
                     check_integer(time_ns, field, 0, INT64_MAX)
             links = _texts(links, "links")
         except InvalidEvent as error:
-            say_where(error, Span.record, rollout.rollout_id, rollout.attempt)
+            say_where(error, Span.record, recorder.rollout_id, recorder.attempt)
             raise
         self.span_id = new_id(8) if span_id is None else span_id
         self.name = name
         self.kind = kind
         self.given_id = span_id is not None
-        self._rollout = rollout
+        self._recorder = recorder
         self._start_ns = start_ns
         self._end_ns = end_ns
         self._links = links
@@ -99,12 +99,12 @@ class SpanBlock:
             try:
                 packed[key] = json_bytes(value, f"attributes.{key}")
             except InvalidEvent as error:
-                say_where(error, f"Span {self.name!r}", self._rollout.rollout_id, self._rollout.attempt)
+                say_where(error, f"Span {self.name!r}", self._recorder.rollout_id, self._recorder.attempt)
                 raise
         self._attributes.update(packed)
 
     def begin(self, now_ns: int, parent_id: str | None) -> None:
-        """Called by the rollout when the block is entered."""
+        """Called by its recorder when the block is entered."""
         if self._entered:
             raise NotOpen(f"block {self.name!r} was entered before; make a new one for each time")
         self._entered = True
@@ -113,7 +113,7 @@ class SpanBlock:
             self._start_ns = now_ns
 
     def end(self, now_ns: int, failure: BaseException | str | None) -> dict[str, Any]:
-        """Called by the rollout when the block is left: the fields of its span event."""
+        """Called by its recorder when the block is left: the fields of its span event."""
         self._ended = True
         start_ns = now_ns if self._start_ns is None else self._start_ns
         attributes = dict(self._attributes)
@@ -132,31 +132,32 @@ class SpanBlock:
             "links": self._links,
         }
 
-    @property
-    def ended(self) -> bool:
-        """Whether the block was left, or its rollout finished within it."""
-        return self._ended
-
     def _require_open(self, what: str) -> None:
         if not self._entered:
             raise NotOpen(
-                f"{what} refused: block {self.name!r} of rollout {self._rollout.rollout_id} was not entered, and would "
-                f"lose it; use `with rollout.{self.kind}(...) as {self.kind}:` and `{self.kind}.{what}(...)` within"
+                f"{what} refused: block {self.name!r} of rollout {self._recorder.rollout_id} was not entered, and "
+                f"would lose it; use `with rollout.{self.kind}(...) as {self.kind}:` and `{self.kind}.{what}(...)` "
+                "within"
             )
         if self._ended:
             raise NotOpen(
-                f"block {self.name!r} of rollout {self._rollout.rollout_id} has ended; nothing more can be recorded "
+                f"block {self.name!r} of rollout {self._recorder.rollout_id} has ended; nothing more can be recorded "
                 "in it"
+            )
+        if not self._recorder.holds(self):
+            raise NotOpen(
+                f"{what} refused: block {self.name!r} of rollout {self._recorder.rollout_id} was entered before this "
+                "process was forked, and is recorded by the process that entered it; open one here"
             )
 
     def __enter__(self) -> Self:
-        self._rollout.enter_block(self)
+        self._recorder.enter_block(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._rollout.leave_block(self, error)
+        self._recorder.leave_block(self, error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -175,19 +176,19 @@ class CallBlock(SpanBlock):
 
     def __init__(
         self,
-        rollout: "Rollout",
+        recorder: "Recorder",
         name: str,
         *,
         model: str | None,
         policy_version: PolicyVersion,
         **span: Unpack[SpanOptions],
     ) -> None:
-        super().__init__(rollout, name, kind="call", **span)
+        super().__init__(recorder, name, kind="call", **span)
         try:
             check_text(model, "model")
             self._policy_version = plain_policy_version(policy_version)
         except InvalidEvent as error:
-            say_where(error, Span.record, rollout.rollout_id, rollout.attempt)
+            say_where(error, Span.record, recorder.rollout_id, recorder.attempt)
             raise
         self._model = model
         self._recording: Recording | None = None
@@ -229,7 +230,7 @@ class CallBlock(SpanBlock):
                 f"expected one answer a call, got a second in {self.name!r}; open a call for each choice",
                 reason="recorded_twice",
             )
-            say_where(error, Span.record, self._rollout.rollout_id, self._rollout.attempt)
+            say_where(error, Span.record, self._recorder.rollout_id, self._recorder.attempt)
             raise error
         try:
             recording = make_recording(
@@ -245,9 +246,9 @@ class CallBlock(SpanBlock):
                 policy_version=version,
             )
         except InvalidEvent as error:
-            say_where(error, Span.record, self._rollout.rollout_id, self._rollout.attempt)
+            say_where(error, Span.record, self._recorder.rollout_id, self._recorder.attempt)
             raise
-        self._rollout.check_recording(self, recording)
+        self._recorder.check_recording(self, recording)
         self._recording = recording
 
     def call_fields(self, conversation: Conversation) -> dict[str, Any]:

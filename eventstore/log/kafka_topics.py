@@ -20,6 +20,8 @@ from rolloutlog.eventstore.log.port import Difference, TopicSettings
 CREATE_S = 30.0  # the brokers' time to make them, and ours to see them
 POLL_S = 0.02
 COPIES_MAX = 3
+SEGMENT_MS = 6 * 3600 * 1000  # of compacted topics: the newest segment is never compacted, and readers scan all of it
+SEGMENT_BYTES = 32 * 2**20
 NAME_CHARS_MAX = 249  # of a topic, Kafka's
 
 
@@ -90,6 +92,8 @@ def _new_topic(full_name: str, topic: TopicSettings, brokers_count: int) -> Any:
         "max.message.bytes": str(topic.record_bytes_max + FRAMING_BYTES),
         "min.insync.replicas": str(2 if copies == COPIES_MAX else 1),
     }
+    if topic.cleanup == "compact":
+        configs |= {"segment.ms": str(SEGMENT_MS), "segment.bytes": str(SEGMENT_BYTES)}
     return full_name, topic.partitions, copies, [], list(configs.items())
 
 

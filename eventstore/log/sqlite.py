@@ -8,8 +8,7 @@ loop is never blocked.
 own       raises the epoch of (app, topic, partition), for a whole topic of the app; a commit with a lower one is Fenced
 log time  max(last of the partition, clock): a clock set back can't make it fall
 Not here  opening, creating and checking the file: eventstore.log.sqlite_file; waiting: eventstore.log.sqlite_watch;
-          retention: `trim` cuts what it is told; compaction: all records of a compacted topic stay, readers take the
-          last of each key
+          retention and compaction, which are carried out when told to: eventstore.log.sqlite_retention
 """
 
 import asyncio

@@ -26,6 +26,7 @@ from threading import Event
 from typing import TypeVar
 
 from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, LogUnavailable, StoreError
+from rolloutlog.eventstore.forks import new_gate
 from rolloutlog.eventstore.log.filesystem import read_mounts, refuse_network_file_system
 from rolloutlog.eventstore.log.port import parse_url
 from rolloutlog.eventstore.log.sqlite_thread import WorkThread
@@ -107,6 +108,7 @@ class Database:
         self._pid = os.getpid()
         self._closing = Event()
         self._thread = WorkThread("rolloutlog-sqlite", self._closed)
+        self._gate = new_gate()  # SQLite has locks for the whole process, which must not be held when it forks
         self._connection: sqlite3.Connection
         self._paths: dict[str, str]
         self._files: Files
@@ -180,7 +182,8 @@ class Database:
         deadline = time.monotonic() + self.settings.busy_timeout_s
         while True:
             try:
-                return work()
+                with self._gate:
+                    return work()
             except sqlite3.OperationalError as error:
                 late = given_up.is_set() or time.monotonic() >= deadline
                 if late or _code(error) not in BUSY or self._closing.wait(RETRY_S):
@@ -214,7 +217,7 @@ class Database:
             # Closing would write our transactions over those in the files that others use now, and remove them.
             _abandon(self._connection)
             return
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error), self._gate:
             self._connection.close()
 
     def _closed(self) -> StoreError:

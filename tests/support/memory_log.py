@@ -90,6 +90,8 @@ class MemoryReader:
             new = self._log.records.get((self._topic, partition), [])[offset : offset + records_max]
             self._offsets[partition] += len(new)
             found += new
+        if not found:
+            await asyncio.sleep(min(wait_s, 0.005))
         return found
 
     def position(self, partition: int) -> int:

@@ -9,8 +9,10 @@ from rolloutlog.eventstore.acks import (
     Rewound,
     SampleEnd,
     StepAcknowledged,
+    StepAwaited,
     ack_records,
     read_ack,
+    read_said,
 )
 from rolloutlog.eventstore.codec import encode_record
 from rolloutlog.eventstore.errors import InvalidEvent
@@ -39,6 +41,13 @@ def test_ack_of_a_rewind_comes_back_as_it_was():
     assert read_ack(stored(record.value)) == rewound
 
 
+def test_waiting_for_a_step_comes_back_as_it_was_and_acknowledges_nothing():
+    awaited = StepAwaited("trainer", 7, 3, 1_000)
+    (record,) = ack_records(awaited)
+    assert read_said(stored(record.value)) == awaited
+    assert read_ack(stored(record.value)) is None
+
+
 def test_ack_of_a_step_without_samples_is_one_record():
     ack = StepAcknowledged("trainer", 0, None, (), (), {}, 1)
     assert [read_ack(stored(record.value)) for record in ack_records(ack)] == [ack]
@@ -57,7 +66,9 @@ def test_ack_of_a_large_step_takes_several_records_and_only_the_last_has_offsets
 
 def test_read_ack_of_another_record_is_refused_by_name():
     value = encode_record("RunCreated", {"run_id": "r", "partitions": 1, "created_ns": 1})
-    with pytest.raises(InvalidEvent, match=r"expected StepAcknowledged or Rewound, got RunCreated .*offset 0:5"):
+    with pytest.raises(
+        InvalidEvent, match=r"expected StepAcknowledged, Rewound or StepAwaited, got RunCreated .*offset 0:5"
+    ):
         read_ack(stored(value))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rolloutlog.eventstore import EventPublisher, Group, InvalidEvent
+from rolloutlog.eventstore import EventPublisher, Group, InvalidEvent, InvalidSettings
 from rolloutlog.eventstore.group import GroupCount
 
 
@@ -73,3 +73,14 @@ def test_memory_of_group_counts_is_bounded(caplog):
         count.start(Group("large", "t", 50), f"r-{number}")
     assert sum(map(len, count._groups.values())) <= 10
     assert count._count == sum(map(len, count._groups.values()))
+
+
+@pytest.mark.parametrize("group", [Group("g-1", "t", 4), Group("g-1", "täsk 1")])
+def test_group_as_text_gives_the_group_back(group):
+    assert Group.parse(group.text()) == group
+
+
+def test_text_of_a_ref_is_no_group(published):
+    text = published.publisher.rollout("t").ref("judge").text()
+    with pytest.raises(InvalidSettings, match="Group not read: expected text that begins with 'rolloutlog-group-1"):
+        Group.parse(text)

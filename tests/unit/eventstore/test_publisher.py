@@ -1,11 +1,9 @@
 """Opening, closing and what happens when the log does not answer, on a log in memory."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from itertools import pairwise
 
@@ -280,63 +278,6 @@ def test_rollout_that_begins_after_a_slow_clock_was_noticed_is_corrected(publish
     assert times["r-2", RolloutStarted] == published.now_ns + 3_600_000_000_000
 
 
-def test_publisher_in_a_forked_child_says_so(published):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            published.publisher.rollout("t").finish()
-        except BaseException as error:
-            os.write(writer, f"{type(error).__name__}: {error}".encode())
-        published.publisher.close()  # has nothing to store, and does not hang
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert "this process was forked from the one that opened the publisher" in os.read(reader, 4_096).decode()
-
-
-FORKED_USES = {
-    "rollout": ("NotOpen", lambda events: events.rollout("t")),
-    "close_group": ("NotOpen", lambda events: events.close_group(Group("g", "t"))),
-    "flush": ("NotOpen", lambda events: events.flush(5.0)),
-    "aflush": ("NotOpen", lambda events: asyncio.run(events.aflush(5.0))),
-    "close": ("returned", lambda events: events.close()),
-    "aclose": ("returned", lambda events: asyncio.run(events.aclose())),
-}
-
-
-@pytest.mark.parametrize("use", FORKED_USES)
-@pytest.mark.parametrize("locked", [False, True], ids=["", "while another thread held the locks"])
-def test_every_method_in_a_forked_child_raises_or_returns(published, use, locked):
-    """The child has neither the client's thread nor the threads that hold copied locks: it must wait for none."""
-    publisher = published.publisher
-    expected, call = FORKED_USES[use]
-    reader, writer = os.pipe()
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with publisher._lock, publisher._outbox._lock:
-            held.set()
-            done.wait(60)
-
-    if locked:
-        threading.Thread(target=hold).start()
-        held.wait(60)
-    child = os.fork()
-    if not child:
-        signal.alarm(20)
-        try:
-            call(publisher)
-            os.write(writer, b"returned")
-        except BaseException as error:
-            os.write(writer, f"{type(error).__name__}: {error}".encode())
-        os._exit(0)
-    done.set()
-    assert os.waitpid(child, 0)[1] == 0
-    answer = os.read(reader, 4_096).decode()
-    assert answer.startswith(expected)
-    assert expected == "returned" or "was forked from the one that opened the publisher" in answer
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_at_any_moment_leave_no_gap_and_no_number_twice(published):
     """Ctrl-C can come between queueing an event and counting it."""
@@ -447,3 +388,38 @@ def test_import_takes_at_most_two_and_a_half_times_numpy():
         ours_s, numpy_s = min(ours_s, run_s("rolloutlog.eventstore")), min(numpy_s, run_s("numpy"))
     print(f"rolloutlog.eventstore {ours_s * 1e3:.0f} ms, numpy {numpy_s * 1e3:.0f} ms, ratio {ours_s / numpy_s:.2f}")
     assert ours_s <= 2.5 * numpy_s
+
+
+def test_end_run_publishes_one_end_to_each_partition(published):
+    published.publisher.end_run()
+    published.publisher.flush()
+    ends = [(each.partition, each.key, decode_event("RunEnded", each.value).run_id) for each in published.log.events]
+    run_id = published.publisher.run_id
+    assert ends == [(partition, f"run/{run_id}".encode(), run_id) for partition in range(4)]
+
+
+def test_end_run_comes_after_what_was_recorded_before(published):
+    with published.publisher.rollout("task") as rollout:
+        rollout.finish()
+    published.publisher.end_run()
+    published.publisher.flush()
+    kinds = [[parse_header(dict(each.headers)["e"]).kind for each in published.log.records.get(("events", p), ())]
+             for p in range(4)]  # fmt: skip
+    assert {tuple(each) for each in kinds} == {
+        ("RunEnded",),
+        ("RolloutStarted", "RolloutCompleted", "RunEnded"),
+    }
+
+
+def test_end_run_twice_numbers_its_events_on(published):
+    published.publisher.end_run()
+    published.publisher.end_run()
+    published.publisher.flush()
+    headers = [parse_header(dict(each.headers)["e"]) for each in published.log.events]
+    assert sorted(header.sequence for header in headers) == list(range(8))
+
+
+def test_end_run_of_a_closed_publisher_is_refused(published):
+    published.publisher.close()
+    with pytest.raises(NotOpen, match="RunEnded"):
+        published.publisher.end_run()

@@ -119,6 +119,7 @@ RECORDS: dict[str, dict[str, Any]] = {
         "samples": [{"sample_id": "r-7/1/s-2", "end": "trained"}], "offsets": [{"partition": 0, "offset": 9}],
         "time_ns": TIME_NS,
     },
+    "StepAwaited": {"reader": "trainer", "step": 7, "groups": 3, "time_ns": TIME_NS},
     "Rewound": {
         "reader": "trainer", "step": 5, "offsets": [{"partition": 0, "offset": 9}], "policy_version": 6,
         "time_ns": TIME_NS,

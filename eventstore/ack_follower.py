@@ -1,0 +1,151 @@
+"""Where trainers are, read from the acks topic: first to its end as of then, after that as it grows.
+
+One task follows it, in one event loop; what is known may be read from any thread.
+
+Order     acknowledgements by offset; the newest of a reader counts, and a Rewound sets its reader back
+Trouble   a log that stops answering is logged once; what is known stays, until it answers again
+Not here  an acknowledgement's bytes: eventstore.acks; how far a trainer lags: eventstore.progress
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from rolloutlog.eventstore.acks import PARTITION, Ack, Rewound, StepAwaited, read_said
+from rolloutlog.eventstore.errors import InvalidEvent, LogUnavailable, OffsetOutOfRange
+from rolloutlog.eventstore.log.port import ACKS, Log, Record
+from rolloutlog.eventstore.log.reading import read_range
+
+CATCH_UP_S = 30.0  # to read the topic to its end; a call after one that took longer goes on where it stopped
+FETCH_WAIT_S = 0.5
+RETRY_S = 1.0
+DECODED_AT_ONCE = 64  # acks of large steps take long to decode, and the loop also sends events
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Where one reader is.
+
+    step            the next one
+    policy_version  after the last acknowledged step, or as it was loaded since; None = unknown
+    offsets         batches partition → where reading goes on; none = never acknowledged
+    log_time_ns     of the newest acknowledgement, UTC nanoseconds
+    """
+
+    step: int
+    policy_version: int | None
+    offsets: Mapping[int, int]
+    log_time_ns: int
+
+
+def after(reading: Reading | None, ack: Ack, log_time_ns: int) -> Reading:
+    """Where a reader is after an acknowledgement. A partition that a Rewound does not name is unread again."""
+    if isinstance(ack, Rewound):
+        return Reading(ack.step, ack.policy_version, ack.offsets, log_time_ns)
+    before = {} if reading is None else reading.offsets
+    return Reading(ack.step + 1, ack.policy_version, {**before, **ack.offsets}, log_time_ns)
+
+
+class AckFollower:
+    """Follows all readers of one log. `caught_up`: whether the topic was once read to its end."""
+
+    def __init__(self, log: Log) -> None:
+        self.caught_up = False
+        self._log = log
+        self._readings: dict[str, Reading] = {}
+        self._awaiting: dict[str, int] = {}  # reader → log time at which it last said that it waits
+        self._next: int | None = None  # offset; None = the first one
+        self._turn = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self._in_trouble = False
+
+    def reading(self, reader: str) -> Reading | None:
+        """Where the reader is, as far as known; None before any acknowledgement."""
+        return self._readings.get(reader)
+
+    def awaiting_since_ns(self, reader: str) -> int | None:
+        """Log time at which the reader last said that it waits; None when it never did, or acknowledged since."""
+        return self._awaiting.get(reader)
+
+    async def catch_up(self) -> None:
+        """Read to the end as of now and begin to follow, unless that was done. Raises LogUnavailable and others."""
+        try:
+            async with asyncio.timeout(CATCH_UP_S), self._turn:
+                while not self.caught_up:
+                    with suppress(OffsetOutOfRange):  # retention cut them off meanwhile, or the log was made anew
+                        await self._read_to_end()
+                        self._following = asyncio.create_task(self._follow())
+                        self.caught_up = True
+                        return
+                    self._next = None
+        except TimeoutError as error:
+            raise LogUnavailable(
+                f"log {self._log.url}: expected to read its acknowledgements to their end within {CATCH_UP_S:g} s, got "
+                f"as far as offset {self._next or 0}; the next call goes on there",
+                maybe_stored=False,
+            ) from error
+
+    async def close(self) -> None:
+        """Stop following."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    async def _read_to_end(self) -> None:
+        span = (await self._log.ranges(ACKS, [PARTITION]))[PARTITION]
+        if self._next is None:
+            self._next = span.first
+        async with aclosing(read_range(self._log, ACKS, PARTITION, self._next, span.end)) as records:
+            async for record in records:
+                await self._take([record])
+                self._next = record.offset + 1
+        self._next = max(self._next, span.end)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._read_on()
+            except OffsetOutOfRange:
+                self._next = None
+            except Exception as error:
+                self._note_trouble(error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _read_on(self) -> None:
+        if self._next is None:
+            self._next = (await self._log.ranges(ACKS, [PARTITION]))[PARTITION].first
+        reader = await self._log.reader(ACKS, {PARTITION: self._next})
+        try:
+            while True:
+                records = await reader.fetch(wait_s=FETCH_WAIT_S)
+                if self._in_trouble:
+                    self._in_trouble = False
+                    _logger.info("log %s: acknowledgements are read again", self._log.url)
+                await self._take(records)
+                self._next = reader.position(PARTITION)
+        finally:
+            await reader.close()
+
+    async def _take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            with suppress(InvalidEvent):  # of another program, or of a newer version: as if it were not there
+                said = read_said(record)
+                if isinstance(said, StepAwaited):
+                    self._awaiting[said.reader] = record.log_time_ns
+                else:
+                    self._awaiting.pop(said.reader, None)
+                    self._readings[said.reader] = after(self._readings.get(said.reader), said, record.log_time_ns)
+            if record.offset % DECODED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _note_trouble(self, error: Exception) -> None:
+        if not self._in_trouble:
+            _logger.warning(
+                "log %s: acknowledgements can't be read, what is known stays until they can: %s: %s",
+                self._log.url, type(error).__name__, error,
+            )  # fmt: skip
+        self._in_trouble = True
