@@ -7,6 +7,8 @@ Order      one partition's records by offset; an event seen before (same source 
 Opening    a rollout opens at its RolloutStarted; starts of a closed group open nothing
 Closing    a rollout closes at the event after which nothing it waits for is missing, a group when all of its announced
            rollouts are closed, or at its GroupClosed
+Run        its end is passed on once every group opened before it is closed; rollouts that start after it are folded as
+           any other
 Restart    outputs triggered below `state.emit_from` are not made again: they are out already
 Not here   what a closed rollout's events come to: consumers.closing; which reward counts for what:
            consumers.attribution
@@ -16,7 +18,7 @@ from sys import intern
 
 from rolloutlog.consumers.batches import make_batch
 from rolloutlog.consumers.closing import settle
-from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output, RunEnding
 from rolloutlog.consumers.state import (
     Attempt,
     Awaited,
@@ -70,6 +72,8 @@ def fold(state: PartitionState, record: Record) -> list[Output]:
         outputs.append(DeadLetter(record.offset, record, error.reason, error.field, str(error)))
         if header is not None:
             _take_fault(state, header, record, error, outputs)
+    if state.run_ends:
+        _end_run(state, record.offset, outputs)
     if record.offset < state.emit_from:
         state.counts.clear()  # counted by whoever published it
         return []
@@ -92,8 +96,7 @@ def _dispatch(state: PartitionState, header: Header, record: Record, outputs: li
     elif header.kind == GroupClosed.record:
         _close_group_event(state, header, record, outputs)
     elif header.kind == RunEnded.record:
-        _decode(header, record)
-        state.counts["run_ended"] += 1
+        _run_ended(state, header, record)
     else:
         _rollout_event(state, header, record, outputs)
 
@@ -124,9 +127,11 @@ def _start(state: PartitionState, header: Header, record: Record, outputs: list[
         return
     group = state.groups.get(group_id)
     if group is None:
-        group = Group(group_id, event.group_size, record.offset, record.offset)
+        group = Group(group_id, event.group_size, record.offset, record.offset, first_ns=record.log_time_ns)
         state.groups[group_id] = group
-        state.pins.append((record.offset, group_id))
+        pin = (record.offset, group_id)
+        state.pins.append(pin)
+        state.opened.append(pin)
     rollout = group.rollouts.get(event.rollout_id)
     if rollout is None:
         _open(state, group, event, header, record)
@@ -423,3 +428,23 @@ def _close_group(state: PartitionState, group: Group, offset: int, reason: str, 
 def _forget(state: PartitionState, group: Group) -> None:
     del state.groups[group.group_id]
     state.open_rollouts -= group.open_count
+    state.oldest_open()  # drops what no longer holds, so that it does not pile up
+
+
+# The end of the run
+
+
+def _run_ended(state: PartitionState, header: Header, record: Record) -> None:
+    event = _decode(header, record)
+    assert isinstance(event, RunEnded)
+    state.counts["run_ended"] += 1
+    state.run_ends.append((record.offset, event))
+
+
+def _end_run(state: PartitionState, offset: int, outputs: list[Output]) -> None:
+    """Pass on the ends of the run that no group opened before them holds back any more."""
+    oldest = state.oldest_open()
+    while state.run_ends and (oldest is None or oldest > state.run_ends[0][0]):
+        ended_at, event = state.run_ends.popleft()
+        state.counts["run_ended_passed_on"] += 1
+        outputs.append(RunEnding(offset, ended_at, event))

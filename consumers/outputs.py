@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rolloutlog.consumers.batches import Batch
+from rolloutlog.eventstore.events import RunEnded
 from rolloutlog.eventstore.log import Record
 
 
@@ -33,4 +34,16 @@ class GroupClosing:
     group_id: str
 
 
-Output = BatchReady | DeadLetter | GroupClosing
+@dataclass(frozen=True, slots=True)
+class RunEnding:
+    """A `RunEnded` to pass on to the batches: no group that was opened before it is open any more.
+
+    offset  of the event itself; the trigger is the closing of the last such group, or that offset when none was open
+    """
+
+    trigger: int
+    offset: int
+    event: RunEnded
+
+
+Output = BatchReady | DeadLetter | GroupClosing | RunEnding

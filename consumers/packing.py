@@ -9,7 +9,7 @@ from typing import Any
 from rolloutlog.consumers.batches import encode_parts
 from rolloutlog.consumers.origin import HEADER as ORIGIN
 from rolloutlog.consumers.origin import Origin
-from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output, RunEnding
 from rolloutlog.eventstore.codec import HEADER as EVENT
 from rolloutlog.eventstore.codec import encode_event, header_of
 from rolloutlog.eventstore.events import COMPLETE, GroupClosed
@@ -40,6 +40,8 @@ class Packer:
                 records += self._batch(output)
             elif isinstance(output, DeadLetter):
                 records.append(self._dead_letter(output))
+            elif isinstance(output, RunEnding):
+                records.append(self._run_ending(output))
             else:
                 event = GroupClosed(
                     rollout_id="",
@@ -67,6 +69,11 @@ class Packer:
                 NewRecord(BATCHES, self.partition, batch.group_id.encode(), value, ((ORIGIN, origin.text()),))
             )
         return records
+
+    def _run_ending(self, output: RunEnding) -> NewRecord:
+        origin = Origin(self.partition, output.trigger, output.offset, self.config_hash)
+        key = f"run/{output.event.run_id}".encode()
+        return NewRecord(BATCHES, self.partition, key, encode_event(output.event), ((ORIGIN, origin.text()),))
 
     def _dead_letter(self, output: DeadLetter) -> NewRecord:
         record = output.record

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutlog.consumers.settings import FoldSettings
-from rolloutlog.eventstore.events import RolloutCompleted, RolloutStarted
+from rolloutlog.eventstore.events import RolloutCompleted, RolloutStarted, RunEnded
 
 
 class Source:
@@ -144,7 +144,10 @@ class Closing:
 
 @dataclass(slots=True)
 class Group:
-    """An open group. `rollouts` in the order of their starts; `surplus` beyond the announced size."""
+    """An open group. `rollouts` in the order of their starts; `surplus` beyond the announced size.
+
+    first_ns  log time of its first event
+    """
 
     group_id: str
     size: int | None
@@ -153,6 +156,7 @@ class Group:
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     surplus: dict[str, tuple[RolloutStarted, int]] = field(default_factory=dict)
     open_count: int = 0
+    first_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -177,6 +181,8 @@ class PartitionState:
     position   offset of the newest folded record + 1
     now_ns     highest log time folded: the partition's only clock
     emit_from  P of the last commit: outputs triggered below it are out already
+    run_ends   ends of the run that groups opened before them hold back, with their offsets. They need no pin: those
+               groups have theirs, below
     """
 
     partition: int
@@ -188,9 +194,11 @@ class PartitionState:
     closed: dict[str, ClosedGroup] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     open_rollouts: int = 0
+    run_ends: "deque[tuple[int, RunEnded]]" = field(default_factory=deque)
     # Pins in rising order, entries that no longer hold dropped lazily: the minimum is at hand without a search.
     pins: "deque[tuple[int, str]]" = field(default_factory=deque)
     closed_pins: "deque[tuple[int, str]]" = field(default_factory=deque)
+    opened: "deque[tuple[int, str]]" = field(default_factory=deque)  # open groups, in the same way
 
     def watermark(self) -> int:
         """L: the lowest offset from which a restart rebuilds this state; the position when nothing is held."""
@@ -207,6 +215,13 @@ class PartitionState:
             lowest = min(lowest, closed[0][0])
         return lowest
 
+    def oldest_open(self) -> int | None:
+        """First offset of the open group that was opened first, None when no group is open."""
+        opened = self.opened
+        while opened and not self._is_open(*opened[0]):
+            opened.popleft()
+        return opened[0][0] if opened else None
+
     def remembered(self, group_id: str) -> ClosedGroup | None:
         """The closed group, None when there is none or its time is over."""
         memory = self.closed.get(group_id)
@@ -215,9 +230,12 @@ class PartitionState:
             return None
         return memory
 
-    def _holds(self, offset: int, group_id: str) -> bool:
+    def _is_open(self, offset: int, group_id: str) -> bool:
         group = self.groups.get(group_id)
-        if group is not None and group.first_offset == offset:
+        return group is not None and group.first_offset == offset
+
+    def _holds(self, offset: int, group_id: str) -> bool:
+        if self._is_open(offset, group_id):
             return True
         memory = self.closed.get(group_id)
         return memory is not None and memory.pin == offset

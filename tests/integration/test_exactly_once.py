@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from support.processes import Command, assemble
-from support.store import Store
+from support.store import PARTITIONS, Store
 from support.workload import (
     BAD_KINDS,
     Published,
@@ -135,6 +135,9 @@ def check_workload(workload: Workload, expected: Published) -> None:
     wanted = {"judged", "superseded", "late", "orphan", "reused", "stale_start", "closed_by_host", "repeated", "gap"}
     assert {*workload.counts} >= wanted, workload.counts
     assert sum(statuses.values()) > 150
+    ends = [end for found in expected.ends.values() for end in found]
+    assert any(trigger > own for trigger, own, _ in ends), f"no end of the run was held back: {ends}"
+    assert len(ends) < workload.counts["run_ended"] * PARTITIONS, "none was held back for good"
 
 
 @pytest.mark.timeout(120)

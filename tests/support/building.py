@@ -12,6 +12,7 @@ from rolloutlog.eventstore.events import (
     RolloutCompleted,
     RolloutExpired,
     RolloutStarted,
+    RunEnded,
     SourceEnded,
     Span,
 )
@@ -69,6 +70,12 @@ def group_closed(group_id: str = "g", reason: str = "requested", **fields: Any) 
     given = {"rollout_id": "", "attempt": 0, "source": "publisher.00000000000000ee", "sequence": 0, "time_ns": 0,
              **fields}  # fmt: skip
     return GroupClosed(group_id=group_id, reason=reason, **given)
+
+
+def run_ended(sequence: int = 0, **fields: Any) -> RunEnded:
+    given = {"rollout_id": "", "attempt": 0, "source": "publisher.00000000000000ee", "time_ns": 0, "run_id": "run",
+             **fields}  # fmt: skip
+    return RunEnded(sequence=sequence, **given)
 
 
 def record(event: Event, offset: int, *, key: str = "g", log_time_ns: int = 0, resend: bool = False) -> Record:

@@ -5,7 +5,9 @@ from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rolloutlog.consumers.batches import Batch, decode_part, join_parts
+from rolloutlog.consumers.batches import Batch
+from rolloutlog.consumers.published import Joiner
+from rolloutlog.eventstore.errors import InvalidEvent
 from rolloutlog.eventstore.log import (
     BATCHES,
     DEAD_LETTERS,
@@ -103,15 +105,15 @@ class Store:
 
 
 def batches_of(records: Sequence[Record]) -> list[Batch]:
-    """Join the parts of batches that stand in `records` in the order of their partition."""
-    batches, parts = [], []
-    for record in records:
-        parts.append(decode_part(record.value))
-        if len(parts) == parts[0].parts:
-            batches.append(join_parts(parts))
-            parts = []
-    assert not parts, "a batch without its last part"
-    return batches
+    """Join the parts of batches that stand in `records` in the order of their partition, without ends of the run."""
+    joiners: dict[int, Joiner] = {}
+    found = [joiners.setdefault(record.partition, Joiner(_refuse)).add(record) for record in records]
+    assert not any(joiner.waits for joiner in joiners.values()), "a batch without its last part"
+    return [each.batch for each in found if each is not None and each.batch is not None]
+
+
+def _refuse(record: Record, error: InvalidEvent) -> None:
+    raise AssertionError(f"offset {record.partition}:{record.offset} of the batches") from error
 
 
 async def _create(url: str, partitions: int) -> Log:

@@ -9,6 +9,7 @@ import json
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,10 +26,11 @@ from rolloutlog.eventstore.codec import HEADER, encode_event, header_of
 from rolloutlog.eventstore.events import Event, PolicyVersionRun, Target
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, NewRecord, Record
 from rolloutlog.eventstore.partitioner import partition_of
-from support.building import call, completed, ended, floats, group_closed, ids, reward, started
+from support.building import call, completed, ended, floats, group_closed, ids, reward, run_ended, started
 from support.store import PARTITIONS, Store, batches_of
 
 ACTIVE_STREAMS = 16  # groups that send at the same time
+RUN_KEY = "run/run"
 DECIDED_BY = "assembler."  # source of the GroupClosed events that an assembler appends
 OFFSET = re.compile(r"offset (\d+:)?(\d+)")
 
@@ -156,6 +158,14 @@ def make_workload(seed: int, *, groups: int = 100, partitions: int = PARTITIONS)
         for _ in range(min(len(stream), rng.randint(1, 3))):
             workload.records.append(stream.pop(0))
         active = [each for each in active if each]
+    total = len(workload.records)
+    # The first one waits for nothing, early ones for some groups; groups that stay open hold late ones back for good.
+    for sequence, at in enumerate((total, total // 2, total // 10, total // 20, total // 40, total // 80, 0)):
+        source = f"publisher.{rng.getrandbits(64):016x}"
+        event = run_ended(sequence, source=source)
+        ends = [new_record(event, key=RUN_KEY, partition=partition) for partition in range(partitions)]
+        workload.records[at:at] = ends
+        workload.count("run_ended")
     return workload
 
 
@@ -319,11 +329,13 @@ class Published:
     """Outputs of one log by input partition, in the order in which they were published. Offsets are ranks.
 
     closings  how many GroupClosed events were appended for each group
+    ends      ends of the run, each with its trigger, its own event and how many batches stand before it
     """
 
     batches: dict[int, list[Batch]]
     letters: dict[int, list[Any]]
     closings: dict[str, int]
+    ends: dict[int, list[tuple[int, int, int]]]
 
     @property
     def batch_count(self) -> int:
@@ -386,6 +398,7 @@ def assert_same(found: Published, expected: Published, where: str) -> None:
         assert found.letters.get(partition) == expected.letters.get(partition), (
             f"dead letters of partition {partition}, {where}"
         )
+    assert found.ends == expected.ends, f"ends of the run, {where}"
     assert found.closings == expected.closings, f"GroupClosed events, {where}"
 
 
@@ -402,15 +415,24 @@ def _published(
     ranks: Mapping[int, Mapping[int, int]],
 ) -> Published:
     by_partition: dict[int, list[Batch]] = {}
+    ends: dict[int, list[tuple[int, int, int]]] = {}
     for batch in batches_of(batches):
         partition = batch.input_partition
         by_partition.setdefault(partition, []).append(_ranked_batch(batch, ranks[partition]))
+    before: Counter[int] = Counter()
     for record in batches:
-        assert origin_of(record).partition == record.partition, "a batch left its partition"
+        partition, origin = record.partition, origin_of(record)
+        assert origin.partition == partition, "a batch left its partition"
+        if record.key == RUN_KEY.encode():
+            of_partition = ranks[partition]
+            end = of_partition[origin.trigger], of_partition[origin.first_event], before[partition]
+            ends.setdefault(partition, []).append(end)
+        else:
+            before[partition] += origin.part == 0
     found: dict[int, list[Any]] = {}
     for record in letters:
         found.setdefault(record.partition, []).append(_ranked_letter(record, ranks[record.partition]))
-    return Published(by_partition, found, closings)
+    return Published(by_partition, found, closings, ends)
 
 
 def _ranked_batch(batch: Batch, ranks: Mapping[int, int]) -> Batch:

@@ -6,7 +6,7 @@ from support.building import SECOND_NS, record
 
 from rolloutlog.consumers.batches import Batch, RolloutResult
 from rolloutlog.consumers.fold import fold
-from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output, RunEnding
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
 from rolloutlog.eventstore.events import Event
@@ -54,6 +54,11 @@ class Partition:
     def closings(self) -> list[int]:
         """Triggers of the closings that are to be appended."""
         return [each.trigger for each in self.outputs if isinstance(each, GroupClosing)]
+
+    @property
+    def run_endings(self) -> list[tuple[int, int]]:
+        """Triggers and offsets of the ends of the run that are passed on."""
+        return [(each.trigger, each.offset) for each in self.outputs if isinstance(each, RunEnding)]
 
     def result(self, rollout_id: str = "r") -> RolloutResult:
         """What became of a rollout in the only batch."""

@@ -4,8 +4,6 @@ import pytest
 from support.building import SECOND_NS, call, completed, expired, group_closed, reward, started
 from unit.consumers.folding import Partition
 
-from rolloutlog.eventstore.events import RunEnded
-
 WINDOW_S = 600  # the default
 
 
@@ -223,14 +221,6 @@ def test_fold_of_the_expiry_of_a_groups_last_rollout_publishes_it():
     partition = open_group(size=2)
     partition.add(expired(1, "open"))
     assert partition.statuses == {"done": "emitted", "open": "expired"}
-
-
-def test_fold_of_run_ended_is_counted():
-    partition = Partition()
-    partition.add(
-        RunEnded(rollout_id="", attempt=0, source="main.00000000000000aa", sequence=0, time_ns=0, run_id="run")
-    )
-    assert partition.counts == {"run_ended": 1}
 
 
 # What is remembered

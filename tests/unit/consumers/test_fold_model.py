@@ -3,6 +3,7 @@
 A random log grows while an assembler folds it, commits (outputs, L, P in one transaction, with GroupClosed events
 appended to the log itself) and is restarted at any moment, in the middle of a cycle too. What it published must equal
 what one uninterrupted pass over the finished log puts out, triggers included, and no group may be published twice.
+When the ends of the run come out is told by when groups are open, without the fold's own bookkeeping of them.
 """
 
 import os
@@ -22,11 +23,12 @@ from support.building import (
     ids,
     record,
     reward,
+    run_ended,
     started,
 )
 
 from rolloutlog.consumers.fold import fold
-from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output, RunEnding
 from rolloutlog.consumers.packing import Packer
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
@@ -36,6 +38,7 @@ WINDOW_S = 50.0
 SETTINGS = FoldSettings(late_window_s=WINDOW_S)
 JUDGE = "judge.00000000000000bb"
 OTHER = "main.00000000000000cc"
+RUN = "run/run"
 
 
 @dataclass
@@ -76,6 +79,9 @@ def make_events(rng: random.Random) -> list[Record]:
         streams.append([*closes, *make_rollout(rng, "early", "early-r0", 1)])
     if rng.random() < 0.3:
         streams.append([Record(EVENTS, 0, 0, 0, b"g0", rng.randbytes(8), ((("e", rng.randbytes(4))),))])
+    for host in range(rng.choice([0, 1, 1, 2, 4])):  # one end of the run a host, at any time; the same again too
+        event = run_ended(source=f"publisher.00000000000000{host:02x}")
+        streams.append([record(event, 0, key=RUN)] * rng.choice([1, 1, 2]))
     return interleave(rng, streams)
 
 
@@ -195,6 +201,33 @@ def uninterrupted(log: list[Record]) -> list[Output]:
     return [each for each in outputs if not isinstance(each, GroupClosing)]
 
 
+def run_endings(log: list[Record]) -> list[tuple[int, int]]:
+    """Trigger and offset of each end of the run that is to come out, from the offsets at which groups open and close.
+
+    An end waits for the groups that are open when it comes: the last of their closings is its trigger.
+    """
+    state = PartitionState(0, SETTINGS)
+    waiting: list[tuple[int, set[int]]] = []
+    found: list[tuple[int, int]] = []
+    for entry in log:
+        fold(state, entry)
+        still_open = {group.first_offset for group in state.groups.values()}
+        if entry.key == RUN.encode():
+            waiting.append((entry.offset, still_open))
+        waiting = [(offset, groups & still_open) for offset, groups in waiting]
+        found += [(entry.offset, offset) for offset, groups in waiting if not groups]
+        waiting = [(offset, groups) for offset, groups in waiting if groups]
+    return found
+
+
+def assert_run_ends(outputs: list[Output], expected: list[tuple[int, int]], where: str) -> None:
+    found = [(each.trigger, each.offset) for each in outputs if isinstance(each, RunEnding)]
+    assert found == expected, f"{where}: the run ends at {found}"
+    for one, other in pairwise(outputs):
+        if one.trigger == other.trigger and isinstance(one, RunEnding):
+            assert isinstance(other, RunEnding), f"{where}: {one} before {other}"
+
+
 def comparable(outputs: list[Output]) -> list[object]:
     """Outputs without what a restart may not know: a span's log time is not kept."""
     return [
@@ -207,6 +240,7 @@ def check_seed(seed: int) -> Model:
     model = Model(random.Random(seed))
     run_with_restarts(model, make_events(model.random))
     assert comparable(model.published) == comparable(uninterrupted(model.log)), f"seed {seed}"
+    assert_run_ends(model.published, run_endings(model.log), f"seed {seed}")
     triggers = [each.trigger for each in model.published]
     assert triggers == sorted(triggers), f"seed {seed}: outputs left out of trigger order"
     return model
@@ -218,7 +252,7 @@ def seeds(count: int) -> range:
 
 
 def check(count: int) -> None:
-    batches = letters = restarts = 0
+    batches = letters = restarts = ends = ends_held_back = 0
     for seed in seeds(count):
         model = check_seed(seed)
         groups = [each.batch.group_id for each in model.published if isinstance(each, BatchReady)]
@@ -227,10 +261,18 @@ def check(count: int) -> None:
         batches += len(groups)
         letters += sum(isinstance(each, DeadLetter) for each in model.published)
         restarts += model.restarts
-    print(f"{count} logs: {batches} batches, {letters} dead letters, {restarts} restarts")
+        run_ends = [each for each in model.published if isinstance(each, RunEnding)]
+        ends += len(run_ends)
+        ends_held_back += sum(each.trigger > each.offset for each in run_ends)
+    print(
+        f"{count} logs: {batches} batches, {letters} dead letters, {restarts} restarts, {ends} ends of the run, "
+        f"{ends_held_back} of them held back"
+    )
     assert batches > count / 2
     assert letters > 0
     assert restarts > count / 2
+    assert count / 2 < ends
+    assert count / 10 < ends_held_back < ends
 
 
 def reopened(model: Model, groups: set[str]) -> bool:
