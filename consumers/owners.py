@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutlog.eventstore.codec import decode_record, encode_record
-from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.eventstore.errors import InvalidEvent, StoreError
 from rolloutlog.eventstore.log import META, Log, NewRecord, Owner, Reader, Record
 
 RECORD = "OwnerClaimed"
 META_PARTITION = 0
+WHOLE_TOPIC = -1  # the partition in the claim of a topic's owner as a whole
 PREFIX = b"owner/"
 POLL_S = 0.2
+
+
+class FencedOut(StoreError):
+    """Another process took over what this one owned; the text names it. Nothing of ours was stored after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +54,20 @@ async def write_claim(owner: Owner, claim: Claim) -> None:
 
 
 class Claims:
-    """The owners' records of a log, as they come: read once, after that only what is new."""
+    """The owners' records of a log, as they come: read once, after that only what is new.
 
-    def __init__(self, log: Log) -> None:
+    first  offset of meta to read from, below the claim that will be asked about; None = all of it
+    """
+
+    def __init__(self, log: Log, first: int | None = None) -> None:
         self._log = log
+        self._first = first
         self._reader: Reader | None = None
         self._claims: dict[bytes, list[Claim]] = {}  # by key, in the order in which owners fenced each other
         self._turn = asyncio.Lock()
 
-    async def follower(self, claim: Claim) -> Claim | None:
-        """The newest owner after the one of `claim`, None when there is none.
+    async def newest(self, claim: Claim) -> Claim | None:
+        """The newest owner since the one of `claim`, which may be that one; None while its claim is not to be seen.
 
         A claim can be hidden for a while by a dead owner's open transaction. While ours is, nothing that is seen can
         have come after it.
@@ -66,14 +75,17 @@ class Claims:
         async with self._turn:
             span = (await self._log.ranges(META, [META_PARTITION]))[META_PARTITION]
             if self._reader is None:
-                self._reader = await self._log.reader(META, {META_PARTITION: span.first})
+                self._reader = await self._log.reader(META, {META_PARTITION: max(span.first, self._first or 0)})
             while self._reader.position(META_PARTITION) < span.end:
                 for record in await self._reader.fetch(wait_s=1.0):
                     self._take(record)
         claims = self._claims.get(claim.key, [])
-        if claim not in claims or claim.by_same_process(claims[-1]):
-            return None
-        return claims[-1]
+        return claims[-1] if claim in claims else None
+
+    async def follower(self, claim: Claim) -> Claim | None:
+        """The newest owner after the one of `claim`, of another process; None when there is none."""
+        newest = await self.newest(claim)
+        return None if newest is None or claim.by_same_process(newest) else newest
 
     async def successor(self, claim: Claim, *, wait_s: float) -> Claim | None:
         """The owner that fenced us, None when it has not said who it is within `wait_s`."""

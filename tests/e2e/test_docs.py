@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from e2e.test_readme import ROOT, blocks, run
 
+from rolloutlog.consumers.trainer import PREFETCH_BYTES, BatchStream
 from rolloutlog.eventstore import PublisherSettings
 from rolloutlog.eventstore.rollout import Rollout
 from rolloutlog.eventstore.spans import CallBlock
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 PUBLISHING = ROOT / "docs/publishing.md"
+TRAINING = ROOT / "docs/training.md"
 
 
 def examples(page: Path) -> Iterator[tuple[str, str, str]]:
@@ -59,3 +61,16 @@ def test_publishing_names_every_argument(method):
     text = PUBLISHING.read_text(encoding="utf-8")
     for name in method.__kwdefaults__ or method.__code__.co_varnames[1 : method.__code__.co_argcount]:
         assert f"`{name}`" in text or f"{name}=" in text or f"finish({name})" in text, name
+
+
+def test_training_names_every_setting_of_a_stream_with_its_default():
+    text = TRAINING.read_text(encoding="utf-8")
+    defaults = BatchStream.open.__kwdefaults__
+    names = set(BatchStream.open.__annotations__) - {"url", "return", "clock", "opener"}
+    for name in names:
+        assert f"`{name}`" in text, name
+    assert PREFETCH_BYTES == 256 * 2**20
+    shown = (defaults["wait_s"], defaults["warn_s"], defaults["ack_s"], defaults["reader"], defaults["on_history_lost"])
+    assert shown == (1800.0, 60.0, 120.0, "trainer", "fail")
+    for line in ("| `wait_s`, `warn_s` | 1800, 60 |", "| `ack_s` | 120 |", "| `prefetch_bytes` | 256 MiB |"):
+        assert line in text

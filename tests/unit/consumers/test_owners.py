@@ -64,3 +64,18 @@ def test_partition_without_a_claim_has_no_successor():
 
 def test_claim_that_can_not_be_read_is_passed_over():
     assert follower(OURS, b"junk") is None
+
+
+def test_newest_owner_may_be_another_of_the_same_process():
+    again = Claim("assembler", "events", 0, "a", 1, 20)
+
+    async def look(first: int) -> Claim | None:
+        log = MemoryLog(partitions=1)
+        for each in (OURS, again):
+            await log.append(
+                [NewRecord(META, 0, each.key, encode_record(RECORD, {n: getattr(each, n) for n in Claim.__slots__}))]
+            )
+        return await Claims(log, first=first).newest(OURS)
+
+    assert asyncio.run(look(0)) == again
+    assert asyncio.run(look(1)) is None, "our claim stands below where reading began"

@@ -1,0 +1,100 @@
+"""A step: the batches handed to the optimizer at once, their rows, and their shares of several ranks.
+
+Pure. Rows are samples, in the order of their batches (partition, offset) and within a batch as published. A step can be
+pickled and sent to other processes.
+
+Not here  which batches make a step: consumers.collector; arrays of rows: consumers.padding
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rolloutlog.consumers.batches import Batch
+from rolloutlog.consumers.samples import Sample
+from rolloutlog.eventstore.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from rolloutlog.consumers.padding import Padded
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Batches of one optimizer step, or one rank's share of them.
+
+    number          optimizer step, from 0
+    batches         one a group, by partition and offset; in a share each holds the share's samples alone
+    samples         rows to train on; a batch's samples that ended filtered are not among them
+    groups          index into `batches` of each sample
+    staleness       of each group: `policy_version` less its oldest policy version; None = one of them is unknown
+    policy_version  of the stream when the step was handed out; None = never set
+    evaluations     groups without samples (other splits, dropped ones) that were handed out with it
+    missing_reward  what stands for a total that is None; the samples' own stays None
+    padding_count   rows without a sample that follow the samples, so that all ranks have as many
+    origin          of which stream the step is, for its acknowledgement
+    """
+
+    number: int
+    batches: tuple[Batch, ...]
+    samples: tuple[Sample, ...]
+    groups: tuple[int, ...]
+    staleness: tuple[int | None, ...]
+    policy_version: int | None
+    evaluations: tuple[Batch, ...] = ()
+    missing_reward: float | None = None
+    padding_count: int = 0
+    origin: str = ""
+
+    @property
+    def staleness_max(self) -> int | None:
+        """The highest staleness that is known, None when none is."""
+        return max((each for each in self.staleness if each is not None), default=None)
+
+    @property
+    def row_count(self) -> int:
+        return len(self.samples) + self.padding_count
+
+    @property
+    def totals(self) -> tuple[float | None, ...]:
+        """The reward of each sample: its total, or what stands for a missing one."""
+        return tuple(self.missing_reward if each.total is None else each.total for each in self.samples)
+
+    def padded(self, prompt_tokens: int, response_tokens: int, pad_id: int) -> "Padded":
+        """All rows as arrays: prompts left-padded to `prompt_tokens`, responses right-padded to `response_tokens`.
+
+        Raises  SampleTooLong naming the first sample that is longer: nothing is cut
+        """
+        from rolloutlog.consumers.padding import pad_step
+
+        return pad_step(self, prompt_tokens, response_tokens, pad_id)
+
+
+def shard(step: Step, rank: int, world: int) -> Step:
+    """One rank's share of a step: rows in order, as many on each rank, padding included.
+
+    Ranks differ by at most one sample; those with fewer get a row of padding. Group indices are the whole step's, so
+    that statistics of a group can be put together over ranks. Evaluations go to rank 0.
+    """
+    if not 0 <= rank < world:
+        raise InvalidSettings(f"shard: expected a rank from 0 to {world - 1} of world {world}, got {rank}")
+    if step.padding_count:
+        raise InvalidSettings(f"shard: expected a whole step, got a share of step {step.number}")
+    fewest, more = divmod(len(step.samples), world)
+    start = rank * fewest + min(rank, more)
+    end = start + fewest + (rank < more)
+    samples, groups = step.samples[start:end], step.groups[start:end]
+    return replace(
+        step,
+        batches=_cut(step.batches, samples, groups),
+        samples=samples,
+        groups=groups,
+        evaluations=step.evaluations if rank == 0 else (),
+        padding_count=fewest + (more > 0) - len(samples),
+    )
+
+
+def _cut(batches: Sequence[Batch], samples: Sequence[Sample], groups: Sequence[int]) -> tuple[Batch, ...]:
+    own: dict[int, list[Sample]] = {}
+    for sample, group in zip(samples, groups, strict=True):
+        own.setdefault(group, []).append(sample)
+    return tuple(replace(batch, samples=tuple(own.get(index, ()))) for index, batch in enumerate(batches))

@@ -1,0 +1,84 @@
+"""What a reader has acknowledged: as committed, and as a checkpoint's state."""
+
+import json
+
+import pytest
+
+from rolloutlog.consumers.acked import Acked, from_positions, from_state, to_positions, to_state
+from rolloutlog.consumers.position import PositionRefused
+from rolloutlog.eventstore.errors import InvalidSettings
+from rolloutlog.eventstore.log import Position
+
+WHERE = "reader trainer of batches"
+STATE = {"format": 1, "reader": "trainer", "run_id": "run", "step": 3, "policy_version": 7, "offsets": {"0": 5, "1": 9}}
+
+
+@pytest.mark.parametrize(
+    "acked", [Acked(3, 7, {0: 5, 1: 9}), Acked(0, None, {0: 0}), Acked(2**63 - 1, 2**63 - 1, {5: 1})]
+)
+def test_positions_come_back_as_committed(acked):
+    positions = to_positions(acked)
+    assert all(len(position.metadata) <= 100 and position.metadata.isascii() for position in positions.values())
+    assert from_positions(positions, where=WHERE) == acked
+
+
+def test_positions_have_this_form():
+    """What earlier versions committed must stay readable."""
+    assert to_positions(Acked(3, 7, {0: 5})) == {0: Position(5, "r1:3:7:4fc6a425")}
+    assert to_positions(Acked(3, None, {0: 5})) == {0: Position(5, "r1:3:-:b2a45d5f")}
+
+
+def test_no_positions_are_nothing_acknowledged():
+    assert from_positions({}, where=WHERE) == Acked(0, None, {})
+
+
+def test_highest_step_counts_when_partitions_differ():
+    positions = to_positions(Acked(3, 7, {0: 5})) | to_positions(Acked(2, 6, {1: 4}))
+    assert from_positions(positions, where=WHERE) == Acked(3, 7, {0: 5, 1: 4})
+
+
+def test_emptied_metadata_loses_step_and_version_but_no_offset(caplog):
+    positions = to_positions(Acked(3, 7, {0: 5})) | {1: Position(4, "")}
+    assert from_positions(positions, where=WHERE) == Acked(3, 7, {0: 5, 1: 4})
+    assert "reader trainer of batches, partition 1: metadata was emptied" in caplog.text
+
+
+@pytest.mark.parametrize("metadata", ["1:12:1:-:eed85c16", "hello", "r1:3:7:00000000", "r1:3:7"])
+def test_metadata_of_others_is_refused(metadata):
+    with pytest.raises(PositionRefused, match=r"reader trainer of batches, partition 2: expected metadata of a reader"):
+        from_positions({2: Position(5, metadata)}, where=WHERE)
+
+
+def test_metadata_of_a_newer_format_is_refused():
+    with pytest.raises(PositionRefused, match="expected format r1, got r2: it was committed by a newer version"):
+        from_positions({0: Position(5, "r2:anything")}, where=WHERE)
+
+
+def test_state_comes_back_from_json():
+    state = to_state(Acked(3, 7, {1: 9, 0: 5}), reader="trainer", run_id="run")
+    assert state == STATE
+    assert from_state(json.loads(json.dumps(state)), run_id="run", partitions=[0, 1]) == Acked(3, 7, {0: 5, 1: 9})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"run_id": "other"}, "expected run run, as this log holds, got 'other'"),
+        ({"format": 2}, "expected format 1, got 2"),
+        ({"step": -1}, "expected integers from 0, got step -1"),
+        ({"step": "3"}, "expected integers from 0, got step '3'"),
+        ({"policy_version": 1.0}, "got step 3, policy version 1.0"),
+        ({"offsets": {"0": 5}}, r"expected offsets of partitions \[0, 1\].*got \[0\]; open it with partitions=\[0\]"),
+        ({"offsets": {"0": -5, "1": 2}}, "expected offsets by partition"),
+        ({"offsets": [1, 2]}, "expected offsets by partition"),
+    ],
+)
+def test_unusable_state_is_refused_by_name(changed, message):
+    with pytest.raises(InvalidSettings, match=f"state refused: .*{message}"):
+        from_state({**STATE, **changed}, run_id="run", partitions=[0, 1])
+
+
+@pytest.mark.parametrize("state", [None, {}, {"step": 3}, [1]])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(InvalidSettings, match=r"expected what state_dict\(\) gave"):
+        from_state(state, run_id="run", partitions=[0, 1])
