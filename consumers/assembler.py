@@ -33,13 +33,14 @@ from dataclasses import dataclass, field
 
 from rolloutlog.consumers.fold import fold
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output
-from rolloutlog.consumers.owners import Claim, Claims, write_claim
+from rolloutlog.consumers.owners import Claim, Claims, FencedOut, write_claim
 from rolloutlog.consumers.packing import Packer
 from rolloutlog.consumers.position import Progress, to_position
 from rolloutlog.consumers.recovery import starting_point
 from rolloutlog.consumers.refusals import Refusals
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
+from rolloutlog.consumers.status_writer import StatusWriter
 from rolloutlog.consumers.waiting import describe_open
 from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRange, StoreError
 from rolloutlog.eventstore.log import EVENTS, Log, Owner, Reader, Record
@@ -59,10 +60,6 @@ UNTIL_END_RETRIES = 7  # about a minute of waiting; a run that is to end does no
 logger = logging.getLogger("rolloutlog.assembler")
 
 
-class FencedOut(StoreError):
-    """Another assembler took the partition over; the text names it. Nothing of ours was stored after that."""
-
-
 class HeldBack(StoreError):
     """A run that is to end cannot: another program's open transaction stands before the end."""
 
@@ -75,6 +72,7 @@ class AssemblerSettings:
 
     dead_letters_in_row, dead_letters_share   stop at so many refused events in a row, or share of 10,000
     on_history_lost   `fail`, or `skip` what retention removed
+    status_interval_s  between two records that say where it is, for people who look on
     """
 
     fold: FoldSettings = field(default_factory=FoldSettings)
@@ -85,6 +83,7 @@ class AssemblerSettings:
     dead_letters_in_row: int = 1_000
     dead_letters_share: float = 0.05
     on_history_lost: str = "fail"
+    status_interval_s: float = 5.0
 
 
 @dataclass
@@ -123,6 +122,14 @@ class Assembler:
         self.claims = Claims(self.log)
         self.claiming = asyncio.Lock()
         self.first_claim: Claim | None = None
+        self.statuses = StatusWriter(self.log, self.clock, self.settings.status_interval_s)
+        self.workers: dict[int, Worker] = {}
+
+    def progress(self) -> tuple[int, int]:
+        """Offsets read and to be read in all, of a run `until_end`, as far as its workers have begun."""
+        begun = [worker for worker in self.workers.values() if worker.end is not None and worker.begin is not None]
+        done = sum(min(each.state.position, each.end or 0) - (each.begin or 0) for each in begun)
+        return done, sum((each.end or 0) - (each.begin or 0) for each in begun)
 
     async def run(self, partitions: Sequence[int], *, until_end: bool = False) -> Summary:
         """Assemble until `stop` is set, or `until_end`: up to the ends seen at start.
@@ -131,6 +138,7 @@ class Assembler:
         """
         workers = [asyncio.create_task(self._keep(partition, until_end)) for partition in partitions]
         ender = asyncio.create_task(self._end(workers))
+        teller = asyncio.create_task(self.statuses.run())
         try:
             await asyncio.gather(*workers)
         except asyncio.CancelledError:
@@ -144,7 +152,10 @@ class Assembler:
             self.stop.set()
             await asyncio.gather(*workers, return_exceptions=True)
             ender.cancel()
+            teller.cancel()
+            await asyncio.gather(teller, return_exceptions=True)
             await self.claims.close()
+        await self.statuses.finish()
         self._warn_of_missing_rewards()
         return self.summary
 
@@ -161,6 +172,7 @@ class Assembler:
         loop = asyncio.get_running_loop()
         while True:
             worker, began = Worker(self, partition, until_end, end), loop.time()
+            self.workers[partition] = worker
             try:
                 if claim is not None and await self.claims.follower(claim) is not None:
                     raise Fenced(f"partition {partition} has a newer owner")
@@ -224,6 +236,7 @@ class Worker:
         self.on_step = assembler.on_step or (lambda partition, step: None)
         self.partition = partition
         self.until_end, self.end = until_end, end
+        self.begin: int | None = None
         self.claim: Claim | None = None
         self.state = PartitionState(partition, self.settings.fold)
         self.outputs: list[Output] = []
@@ -249,9 +262,13 @@ class Worker:
             self.state = PartitionState(
                 self.partition, self.settings.fold, position=progress.watermark, emit_from=progress.position
             )
+            self.begin = progress.watermark
             reader = await self.log.reader(EVENTS, {self.partition: progress.watermark})
+            self.assembler.statuses.begin(self)
             await self._cycle(owner, reader)
+            self.assembler.statuses.end(self)
         finally:
+            self.assembler.statuses.leave(self)
             if reader is not None:
                 await reader.close()
             await owner.close()
@@ -348,7 +365,7 @@ class Worker:
         self._confirm()
 
     def _confirm(self) -> None:
-        counts = self.summary.counts
+        counts: Counter[str] = Counter()
         for output in self.outputs:
             if isinstance(output, BatchReady):
                 counts["batches"] += 1
@@ -364,6 +381,8 @@ class Worker:
                 counts[f"dead_letters_{output.reason}"] += 1
         counts.update(self.state.counts)
         self.state.counts.clear()
+        self.summary.counts.update(counts)
+        self.assembler.statuses.counts.setdefault(self.partition, Counter()).update(counts)
         self.outputs, self.outputs_bytes, self.events_since, self.due_at = [], 0, 0, None
 
 

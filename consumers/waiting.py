@@ -27,12 +27,13 @@ def _group(group: Group) -> Iterator[str]:
         yield f"{started} of {group.size} rollouts started"
     waiting = [rollout for rollout in group.rollouts.values() if rollout.closed is None]
     for rollout in waiting[:ROLLOUTS_SHOWN]:
-        yield f"rollout {rollout.rollout_id} {_rollout(rollout)}"
+        yield f"rollout {rollout.rollout_id} {describe_rollout(rollout)}"
     if len(waiting) > ROLLOUTS_SHOWN:
         yield f"and {len(waiting) - ROLLOUTS_SHOWN} more rollouts"
 
 
-def _rollout(rollout: Rollout) -> str:
+def describe_rollout(rollout: Rollout) -> str:
+    """What an open rollout waits for."""
     attempt = rollout.attempt
     number = f"(attempt {attempt.number}) "
     if attempt.expired is not None:

@@ -1,10 +1,10 @@
 """Which reward counts for which call: pure, the same live and in replay.
 
 types      Attribution, AttributionSettings, CallResult, Entry, Outcome, RewardEntry, SpanEntry, OUTCOMES
-functions  attribute, explain, settings_from
+functions  attribute, explain, explain_recorded, settings_from
 """
 
-from rolloutlog.consumers.attribution.explain import explain
+from rolloutlog.consumers.attribution.explain import explain, explain_recorded
 from rolloutlog.consumers.attribution.model import (
     OUTCOMES,
     Attribution,
@@ -28,5 +28,6 @@ __all__ = [
     "SpanEntry",
     "attribute",
     "explain",
+    "explain_recorded",
     "settings_from",
 ]

@@ -12,6 +12,7 @@ from rolloutlog.consumers.assembler import WAITING_SHOWN, Assembler, Summary
 from rolloutlog.consumers.attribution import OUTCOMES
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.options import attribution_options, log_option, run, settings_option
+from rolloutlog.consumers.cli.progress import Bars, bars
 from rolloutlog.eventstore.log import EVENTS, open_log
 from rolloutlog.eventstore.meta import read_run
 from rolloutlog.eventstore.topics import check_partitions
@@ -19,6 +20,8 @@ from rolloutlog.eventstore.topics import check_partitions
 # Counts of events that left the state as it was: docs/log.md says what each means.
 WITHOUT_EFFECT = ("duplicate", "conflict", "late", "superseded", "orphan", "surplus_events", "group_reused",
                   "stale_resend", "stale_decision", "after_end", "closed_before")  # fmt: skip
+
+TELL_S = 0.25
 
 logger = logging.getLogger("rolloutlog.assembler")
 
@@ -57,9 +60,22 @@ async def _assemble(configuration: Configuration, until_end: bool) -> Summary:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, assembler.stop.set)
-        return await assembler.run(partitions, until_end=until_end)
+        if not until_end:
+            return await assembler.run(partitions)
+        with bars() as shown:
+            teller = asyncio.create_task(_tell(assembler, shown))
+            try:
+                return await assembler.run(partitions, until_end=True)
+            finally:
+                teller.cancel()
     finally:
         await log.close()
+
+
+async def _tell(assembler: Assembler, shown: Bars) -> None:
+    while shown.shown:
+        shown.tell("assembling", *assembler.progress())
+        await asyncio.sleep(TELL_S)
 
 
 def _trace(partition: int, step: str) -> None:
@@ -75,6 +91,9 @@ def _print(summary: Summary) -> None:
         f"reward), {counts['dead_letters']} dead letters; rollouts: {ends or 'none closed'}, "
         f"{summary.open_rollouts} still open in {summary.open_groups} groups; rewards: {rewards or 'none'}"
     )
+    if counts["run_ended"] or counts["run_ended_passed_on"]:
+        passed_on, read = counts["run_ended_passed_on"], counts["run_ended"]
+        click.echo(f"the run ended: {read} RunEnded read, {passed_on} passed on to the batches", err=True)
     for reason, count in sorted(summary.without_samples.items()):
         click.echo(f"{count} batches without samples: {reason}", err=True)
     for line in summary.waiting[:WAITING_SHOWN]:

@@ -1,6 +1,7 @@
 """`rolloutlog batches`: look at what was published."""
 
 import json
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -11,11 +12,13 @@ import click
 import numpy as np
 
 from rolloutlog.consumers.batches import Batch, RolloutResult
-from rolloutlog.consumers.cli.configuration import load, parse_partitions
-from rolloutlog.consumers.cli.options import log_option, run, settings_option
+from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
+from rolloutlog.consumers.cli.options import Command, log_option, run, settings_option, stop_on_signals
+from rolloutlog.consumers.cli.progress import Bars, bars
+from rolloutlog.consumers.following import Follower
 from rolloutlog.consumers.published import read_published
 from rolloutlog.consumers.samples import Sample
-from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.eventstore.errors import InvalidEvent, LogUnavailable
 from rolloutlog.eventstore.log import BATCHES, Log, Record, open_log
 
 
@@ -24,35 +27,69 @@ def batches() -> None:
     """Look at published batches."""
 
 
+def _printing_options(command: Command) -> Command:
+    partitions = click.option(
+        "--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares."
+    )
+    follow = click.option(
+        "--follow", is_flag=True, help="Go on as batches come, until Ctrl-C or the end of the run; exit 0."
+    )
+    return log_option(settings_option(partitions(follow(command))))
+
+
 @batches.command()
-@log_option
-@settings_option
-@click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
-def dump(settings: Path | None, **flags: Any) -> None:
+@_printing_options
+def dump(settings: Path | None, follow: bool, **flags: Any) -> None:
     """Print every sample as one JSON line, in the order partition, offset, rollout, turn."""
-    configuration = load(settings, flags)
-    run(_print(configuration.url(), configuration.partitions, sample_lines))
+    run(_print(load(settings, flags), sample_lines, follow))
 
 
 @batches.command()
-@log_option
-@settings_option
-@click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
-def rollouts(settings: Path | None, **flags: Any) -> None:
+@_printing_options
+def rollouts(settings: Path | None, follow: bool, **flags: Any) -> None:
     """Print every rollout of the batches as one JSON line: how it ended and why, and all of its rewards."""
-    configuration = load(settings, flags)
-    run(_print(configuration.url(), configuration.partitions, rollout_lines))
+    run(_print(load(settings, flags), rollout_lines, follow))
 
 
-async def _print(url: str, which: str, lines: Callable[[Batch], Iterator[dict[str, Any]]]) -> None:
-    log = await open_log(url)
+Lines = Callable[[Batch], Iterator[dict[str, Any]]]
+
+
+async def _print(configuration: Configuration, lines: Lines, follow: bool) -> None:
+    log = await open_log(configuration.url())
     try:
-        for partition in parse_partitions(which, await log.partitions(BATCHES)):
-            async for batch in read_batches(log, partition):
-                for line in lines(batch):
-                    click.echo(json.dumps(line, allow_nan=False))
+        partitions = parse_partitions(configuration.partitions, await log.partitions(BATCHES))
+        if follow:
+            follower = Follower(log, partitions, on_refused=say_refused, on_unavailable=_say_unavailable)
+            await follower.run(lambda batch: _print_batch(batch, lines), stop_on_signals())
+            return
+        with bars(prints=True) as shown:
+            await _print_all(log, partitions, lines, shown)
     finally:
         await log.close()
+
+
+async def _print_all(log: Log, partitions: list[int], lines: Lines, shown: Bars) -> None:
+    spans = await log.ranges(BATCHES, partitions)
+    total, done = sum(span.end - span.first for span in spans.values()), 0
+    for partition in partitions:
+        span = spans[partition]
+        async with aclosing(read_published(log, partition, on_refused=say_refused)) as found:
+            async for published in found:
+                if published.batch is not None:
+                    _print_batch(published.batch, lines)
+                shown.tell("batches", min(total, done + published.end - span.first), total)
+        done += span.end - span.first
+
+
+def _print_batch(batch: Batch, lines: Lines) -> None:
+    """Flushed with each batch: whoever reads the other end of a pipe sees it whole."""
+    for line in lines(batch):
+        sys.stdout.write(json.dumps(line, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def _say_unavailable(error: LogUnavailable, wait_s: float) -> None:
+    click.echo(f"{error}; trying again in {wait_s:.1f} s", err=True)
 
 
 async def read_batches(log: Log, partition: int) -> AsyncIterator[Batch]:

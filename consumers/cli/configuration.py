@@ -44,6 +44,7 @@ class Configuration(BaseModel):
     dead_letters_in_row: int = Field(1_000, ge=1)
     dead_letters_share: float = Field(0.05, gt=0, le=1)
     on_history_lost: Literal["fail", "skip"] = "fail"
+    status_interval_s: float = Field(5.0, gt=0, le=3600)
     attribution: dict[str, Any] = Field(default_factory=dict)
 
     def url(self) -> str:
@@ -71,6 +72,7 @@ class Configuration(BaseModel):
             dead_letters_in_row=self.dead_letters_in_row,
             dead_letters_share=self.dead_letters_share,
             on_history_lost=self.on_history_lost,
+            status_interval_s=self.status_interval_s,
         )
 
 

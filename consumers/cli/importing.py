@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from rolloutlog.consumers.cli.configuration import load
 from rolloutlog.consumers.cli.main import EXIT_DIFFERENT
 from rolloutlog.consumers.cli.options import log_option, run, settings_option
+from rolloutlog.consumers.cli.progress import bars
 from rolloutlog.consumers.messages import Trajectory, identities, parse_trajectory, trajectory_events
 from rolloutlog.eventstore.checks import check_event, refused
 from rolloutlog.eventstore.codec import HEADER, decode_record, encode_event, encode_record, header_of, parse_header
@@ -73,7 +72,6 @@ class Lines:
 
 
 async def _import(url: str, file: Path) -> int:
-    console = Console(stderr=True)
     digest = _digest(file)
     lines = _read_lines(file)
     for number, text in lines.refused[:REPORTED_MAX]:
@@ -98,13 +96,12 @@ async def _import(url: str, file: Path) -> int:
             click.echo(
                 f"going on after {sum(map(len, stored.values()))} events of an import that was cut off", err=True
             )
-        with Progress(console=console, disable=not console.is_terminal) as progress:
-            task = progress.add_task("importing", total=len(lines.good))
+        with bars() as shown:
             writer = _Writer(log, this_run, time_ns)
-            for trajectory in _trajectories(file, lines):
+            for index, trajectory in enumerate(_trajectories(file, lines)):
+                shown.tell("importing", index, len(lines.good))
                 done = stored.get(identities(trajectory, digest).source, set())
                 await writer.add(trajectory, digest, lines.by_task[trajectory.task_id], done)
-                progress.advance(task)
             await writer.flush()
         if _digest(file) != digest:
             raise StoreError(f"{file} changed while it was imported; import it again when it is complete")

@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,3 +49,24 @@ def attribution_options(command: Command) -> Command:
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a command's asynchronous part."""
     return asyncio.run(work)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that is set by SIGINT or SIGTERM, which end a command that runs until it is stopped: exit code 0."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, stop.set)
+    return stop
+
+
+async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What `work` returns; None when `stop` is set before, and the work is cancelled."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

@@ -33,7 +33,7 @@ class Command:
         self._lines: list[str] = []
         self._on_step = on_step
         self._changed = threading.Condition()
-        self._stdout = ""
+        self._printed: list[str] = []
         self.process = subprocess.Popen(
             [COMMAND, *arguments],
             stdin=subprocess.DEVNULL,
@@ -59,7 +59,12 @@ class Command:
     @property
     def stdout(self) -> str:
         """All of it, once the process has ended."""
-        return self._stdout
+        return "".join(self._printed)
+
+    @property
+    def printed(self) -> list[str]:
+        """Whole lines of its standard output so far."""
+        return list(self._printed)
 
     def finish(self, timeout_s: float = DEADLINE_S) -> int:
         """Wait for its end and for all that it wrote; returns the exit code, negative = the signal that killed it."""
@@ -118,7 +123,8 @@ class Command:
 
     def _read_stdout(self) -> None:
         assert self.process.stdout is not None
-        self._stdout = self.process.stdout.read()
+        for line in self.process.stdout:
+            self._printed.append(line)
 
 
 def assemble(

@@ -1,0 +1,107 @@
+"""Writes the statuses of an assembler's partitions while it runs: one append for all of them, every few seconds.
+
+What can't be written is left out, and the next time comes: assembly never waits for a status and never stops for one.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from rolloutlog.consumers.outputs import Output
+from rolloutlog.consumers.owners import Claim
+from rolloutlog.consumers.state import PartitionState
+from rolloutlog.consumers.status import Status, status_of, status_record
+from rolloutlog.eventstore.errors import StoreError
+from rolloutlog.eventstore.log import EVENTS, Log
+
+FIRST_S = 0.5  # after the start, so that whoever looks then finds something
+FINAL_S = 2.0  # for the last ones: a log that does not answer is not waited for
+
+logger = logging.getLogger("rolloutlog.assembler")
+
+
+class Working(Protocol):
+    """A worker, as far as its status tells of it."""
+
+    partition: int
+    state: PartitionState
+    outputs: list[Output]
+    claim: Claim | None
+
+
+class StatusWriter:
+    """Statuses of the workers that own their partitions at the moment, and the last ones of those that ended.
+
+    counts  by partition, since the process began; workers add to it what they have committed
+    """
+
+    def __init__(self, log: Log, clock: Callable[[], int], interval_s: float) -> None:
+        self._log, self._clock, self._interval_s = log, clock, interval_s
+        self._workers: dict[int, Working] = {}
+        self._ended: dict[int, Working] = {}
+        self.counts: dict[int, Counter[str]] = {}
+
+    def begin(self, worker: Working) -> None:
+        """The worker owns its partition from here on."""
+        self._workers[worker.partition] = worker
+
+    def leave(self, worker: Working) -> None:
+        """It does not any more, or may not: nothing is said of it."""
+        if self._workers.get(worker.partition) is worker:
+            del self._workers[worker.partition]
+
+    def end(self, worker: Working) -> None:
+        """It has done what it was to do; `finish` writes its last status."""
+        self.leave(worker)
+        self._ended[worker.partition] = worker
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await asyncio.sleep(min(FIRST_S, self._interval_s))
+        while True:
+            await self._write(self._workers)
+            await asyncio.sleep(self._interval_s)
+
+    async def finish(self) -> None:
+        """Write the last statuses of those that ended."""
+        try:
+            async with asyncio.timeout(FINAL_S):
+                await self._write(self._ended)
+        except TimeoutError:
+            logger.info("the last statuses were not written: no answer within %.0f s", FINAL_S)
+
+    async def _write(self, workers: dict[int, Working]) -> None:
+        if not workers:
+            return
+        try:
+            spans = await self._log.ranges(EVENTS, sorted(workers))
+            ends = {partition: span.end for partition, span in spans.items()}
+            # Made after the answer: a worker that was fenced while it was awaited is not among them any more.
+            statuses = list(self._statuses(workers.values(), ends))
+            if statuses:
+                await self._log.append([status_record(each) for each in statuses])
+        except StoreError as error:
+            logger.info("statuses were not written: %s", error)
+        except Exception:
+            logger.exception("statuses were not written")
+
+    def _statuses(self, workers: Iterable[Working], ends: dict[int, int]) -> Iterable[Status]:
+        for worker in workers:
+            if worker.claim is not None and worker.partition in ends:
+                yield status_of(
+                    worker.state,
+                    worker.claim,
+                    position=_position(worker),
+                    end=ends[worker.partition],
+                    counts=self.counts.get(worker.partition, {}),
+                    time_ns=self._clock(),
+                )
+
+
+def _position(worker: Working) -> int:
+    """Outputs leave in the order of their triggers: all below the first that waits are out."""
+    if worker.outputs:
+        return worker.outputs[0].trigger
+    return max(worker.state.position, worker.state.emit_from)
