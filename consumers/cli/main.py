@@ -34,7 +34,13 @@ COMMANDS = {
     "attribute": "attribute:attribute",
     "batches": "batches:batches",
     "demo": "demo:demo",
+    "demo-host": "demo_roles:demo_host",
+    "demo-trainer": "demo_roles:demo_trainer",
+    "dev-broker": "dev_broker:dev_broker",
+    "doctor": "doctor:doctor",
+    "explain": "explain:explain",
     "import": "importing:import_group",
+    "status": "status:status",
     "topics": "topics:topics",
 }
 

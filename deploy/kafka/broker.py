@@ -18,7 +18,7 @@ import struct
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +58,14 @@ class Broker:
     Methods block; from a coroutine call them with `asyncio.to_thread`. As a context manager it stops at the end.
     """
 
-    def __init__(self, data_dir: Path, port: int, controller_port: int, java_options: Sequence[str]) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        port: int,
+        controller_port: int,
+        java_options: Sequence[str],
+        properties: Mapping[str, str],
+    ) -> None:
         """Describe a broker without starting it; use `Broker.start`."""
         self.data_dir = data_dir
         self.bootstrap = f"{HOST}:{port}"
@@ -67,6 +74,7 @@ class Broker:
         self._port = port
         self._controller_port = controller_port
         self._java_options = tuple(java_options)
+        self._own_properties = dict(properties)
         self._properties = data_dir / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
@@ -74,18 +82,25 @@ class Broker:
 
     @classmethod
     def start(
-        cls, data_dir: Path, *, port: int | None = None, java_options: Sequence[str] = JAVA_OPTIONS_QUICK
+        cls,
+        data_dir: Path,
+        *,
+        port: int | None = None,
+        java_options: Sequence[str] = JAVA_OPTIONS_QUICK,
+        properties: Mapping[str, str] | None = None,
     ) -> "Broker":
         """Start a broker and wait until it is ready.
 
         data_dir      made when missing; one that a broker used before continues with its topics
         port          to listen on; None takes a free one
         java_options  beside the heap's
+        properties    settings of the broker that go before those of server.properties; `{broker}` and `{controller}`
+                      in them stand for the two addresses
         Raises        KafkaMissing when the machine lacks Java, Maven or the jars; BrokerError when the port is taken or
                       the broker does not get ready
         """
-        port = _free_port() if port is None else port
-        broker = cls(data_dir.resolve(), port, _free_port(but=port), java_options)
+        port = free_port() if port is None else port
+        broker = cls(data_dir.resolve(), port, free_port(but=port), java_options, properties or {})
         broker._start()
         return broker
 
@@ -127,7 +142,7 @@ class Broker:
     def _start(self) -> None:
         began = time.monotonic()
         for port in (self._port, self._controller_port):
-            if not _is_free(port):  # else the answer of whoever listens there could pass for ours
+            if not is_free(port):  # else the answer of whoever listens there could pass for ours
                 raise BrokerError(f"broker {self.bootstrap} in {self.data_dir}: not started; {HOST}:{port} is taken")
         classpath = os.pathsep.join(map(str, broker_jars()))
         command = [java(), f"-Xmx{HEAP_MB}m", *self._java_options, "-Dlog4j2.level=INFO", "-cp", classpath]
@@ -163,7 +178,11 @@ class Broker:
             + f"controller.quorum.voters={NODE_ID}@{controller}\n"
             + f"listeners=BROKER://{endpoint},CONTROLLER://{controller}\n"
             + f"advertised.listeners=BROKER://{endpoint}\n"
-            + f"log.dirs={self.data_dir / 'log'}\n",
+            + f"log.dirs={self.data_dir / 'log'}\n"
+            + "".join(
+                f"{name}={value.format(broker=endpoint, controller=controller)}\n"
+                for name, value in self._own_properties.items()
+            ),
             "utf-8",
         )
 
@@ -231,15 +250,16 @@ def _kill_when_we_die(pid: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _free_port(*, but: int | None = None) -> int:
+def free_port(*, but: int | None = None) -> int:
     """A port of PORTS on which nothing listens now, other than `but`."""
     for port in random.sample(PORTS, 200):
-        if port != but and _is_free(port):
+        if port != but and is_free(port):
             return port
     raise BrokerError(f"no free port found on {HOST} in 200 tries between {PORTS.start} and {PORTS.stop - 1}")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether the port can be listened on."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -13,7 +13,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -26,21 +27,24 @@ RESOLVE_TIMEOUT_S = 600.0  # about 40 MB on the first call
 OUTPUT_LINES = 15  # of a failed command, in the error's text
 POM_NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 
+OnLine = Callable[[str], None]
+
 
 class KafkaMissing(StoreError):
     """The machine lacks something to run a broker with; the text names it and what to install."""
 
 
-def broker_jars() -> list[Path]:
+def broker_jars(on_line: OnLine | None = None) -> list[Path]:
     """Return the broker's jar files, sorted, resolving them first when the cache has none.
 
-    Raises  KafkaMissing when Maven or Java is missing, or when Maven cannot resolve the jars
+    on_line  told each line that Maven writes meanwhile, such as which file it downloads
+    Raises   KafkaMissing when Maven or Java is missing, or when Maven cannot resolve the jars
     """
     libs = libs_dir()
     if not libs.is_dir():
         with _locked(libs.parent):
             if not libs.is_dir():  # another process may have resolved them while this one waited
-                _resolve(libs)
+                _resolve(libs, on_line)
     return sorted(libs.glob("*.jar"))
 
 
@@ -96,7 +100,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _resolve(libs: Path) -> None:
+def _resolve(libs: Path, on_line: OnLine | None) -> None:
     java()  # Maven's own words for a missing Java are less clear
     maven = shutil.which("mvn")
     if maven is None:
@@ -111,18 +115,45 @@ def _resolve(libs: Path) -> None:
         pom = Path(work) / "pom.xml"
         pom.write_text(resources.files(__package__).joinpath("pom.xml").read_text("utf-8"), "utf-8")
         target = Path(work) / "libs"
-        command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+        command = [maven, "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
         command += [f"-DoutputDirectory={target}", f"-Dkafka.version={kafka_version()}"]
-        try:
-            answer = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired as late:
+        code, output = _run_maven(command if on_line is not None else [*command, "-q"], on_line)
+        if code != 0 or not target.is_dir():
             raise KafkaMissing(
-                f"Maven did not resolve Kafka {kafka_version()} within {RESOLVE_TIMEOUT_S:.0f} s; "
-                "check that it reaches its registry"
-            ) from late
-        if answer.returncode != 0 or not target.is_dir():
-            raise KafkaMissing(
-                f"Maven could not resolve Kafka {kafka_version()} (exit code {answer.returncode}); it said:\n"
-                + last_lines(answer.stdout + answer.stderr)
+                f"Maven could not resolve Kafka {kafka_version()} (exit code {code}); it said:\n" + last_lines(output)
             )
         target.rename(libs)
+
+
+def _run_maven(command: Sequence[str], on_line: OnLine | None) -> tuple[int, str]:
+    """Run Maven within its time; returns its exit code and what it wrote."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as maven:
+        assert maven.stdout is not None
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            maven.kill()
+
+        alarm = threading.Timer(RESOLVE_TIMEOUT_S, give_up)
+        alarm.start()
+        try:
+            lines = []
+            for line in maven.stdout:
+                lines.append(line)
+                if on_line is not None:
+                    on_line(line.rstrip("\n"))
+            code = maven.wait()
+        except BaseException:
+            maven.kill()
+            raise
+        finally:
+            alarm.cancel()
+    if late.is_set():
+        raise KafkaMissing(
+            f"Maven did not resolve Kafka {kafka_version()} within {RESOLVE_TIMEOUT_S:.0f} s; "
+            "check that it reaches its registry"
+        )
+    return code, "".join(lines)

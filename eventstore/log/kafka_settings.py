@@ -58,8 +58,8 @@ class KafkaSettings:
         return f"{self.prefix}.{app}"
 
     def transactional_id(self, app: str, topic: str, partition: int | None) -> str:
-        """What fences: with the prefix in it, so that two logs on one cluster leave each other alone."""
-        return f"{self.prefix}.{app}" if partition is None else f"{app}.{self.full_name(topic)}.{partition}"
+        """What fences. It begins with the prefix: logs on one cluster leave each other alone, one rule covers each."""
+        return f"{self.prefix}.{app}" if partition is None else f"{self.prefix}.{app}.{topic}.{partition}"
 
 
 def kafka_settings(url: str, environment: Mapping[str, str] | None = None) -> KafkaSettings:

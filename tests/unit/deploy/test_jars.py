@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutlog.deploy.kafka import KafkaMissing, broker_jars
+from rolloutlog.deploy.kafka import KafkaMissing, broker_jars, jars
 from rolloutlog.deploy.kafka.jars import java, kafka_version
 
 SLOW_MAVEN = """#!/bin/sh
@@ -71,6 +71,24 @@ def test_jars_resolved_by_two_processes_at_once_are_whole_and_resolved_once(tool
     ]
     assert [process.communicate(timeout=60)[0].strip() for process in both] == ["['a.jar', 'b.jar']"] * 2
     assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_jars_being_fetched_tells_each_line_that_maven_writes(tools: Path):
+    add_tool(tools, "java", JAVA_17)
+    add_tool(
+        tools, "mvn", SLOW_MAVEN.replace('echo run >> "$RUNS"', "echo Downloaded from central: a.jar; echo done >&2")
+    )
+    lines: list[str] = []
+    assert len(broker_jars(lines.append)) == 2
+    assert lines == ["Downloaded from central: a.jar", "done"]
+
+
+def test_jars_that_maven_does_not_fetch_in_time_are_given_up(tools: Path, monkeypatch: pytest.MonkeyPatch):
+    add_tool(tools, "java", JAVA_17)
+    add_tool(tools, "mvn", "#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(jars, "RESOLVE_TIMEOUT_S", 0.3)
+    with pytest.raises(KafkaMissing, match=r"Maven did not resolve Kafka 4\.2\.2 within 0 s"):
+        broker_jars()
 
 
 def test_jars_left_half_copied_by_a_dead_process_are_removed(tools: Path, tmp_path: Path) -> None:

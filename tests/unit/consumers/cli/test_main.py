@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from rolloutlog.consumers.assembler import FencedOut
 from rolloutlog.consumers.cli import main as entry
 from rolloutlog.consumers.cli.main import COMMANDS, exit_code, rolloutlog
+from rolloutlog.consumers.owners import FencedOut
 from rolloutlog.consumers.position import PositionRefused
 from rolloutlog.consumers.recovery import HistoryLost
 from rolloutlog.consumers.refusals import TooManyDeadLetters
