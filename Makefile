@@ -9,13 +9,16 @@ RUN := $(CACHE)/env/run-$(KEY)
 DEV := $(CACHE)/env/dev-$(KEY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check sim format clean
+.PHONY: help demo demo-kafka test test-all check sim format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
-demo: $(RUN)/ready  ## the whole path on an embedded log: two hosts, an assembler, samples and rewards
+demo: $(RUN)/ready  ## an agent that learns: two rollout hosts, an assembler and a trainer, on an embedded log
 	@$(RUN)/bin/rolloutlog demo
+
+demo-kafka: $(RUN)/ready  ## the same on Apache Kafka, which it starts; needs Java 17, the first time Maven
+	@$(RUN)/bin/rolloutlog demo --kafka
 
 test: $(DEV)/ready  ## tests of every layer, on SQLite and on Apache Kafka
 	$(DEV)/bin/python -m pytest -m "not slow" tests

@@ -1,127 +1,125 @@
-"""`rolloutlog demo`: the whole path on one machine, with an embedded log in a folder of its own.
+"""`rolloutlog demo`: a whole reinforcement learning loop on this machine, from chance to solved in less than a minute.
 
-Two host processes publish rollouts, an assembler turns them into batches, and the samples are printed, with where one
-rollout's rewards went.
+Two rollout hosts, an assembler and a trainer run as processes of their own; this one shows what the log says of them.
 """
 
-import asyncio
-import multiprocessing
+import os
+import shutil
+import signal
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from rolloutlog.consumers.assembler import Assembler, AssemblerSettings, Summary
-from rolloutlog.consumers.batches import Batch, RewardOutcome, RolloutResult
-from rolloutlog.consumers.cli.batches import read_batches
-from rolloutlog.consumers.demo_agent import run_host
-from rolloutlog.eventstore.errors import StoreError
-from rolloutlog.eventstore.log import BATCHES, EVENTS, open_log
-from rolloutlog.eventstore.topics import create_topics
+from rolloutlog.consumers.cli.main import EXIT_DIFFERENT
+from rolloutlog.consumers.cli.options import run
+from rolloutlog.consumers.demo.display import Display
+from rolloutlog.consumers.demo.loop import Demo, Result, run_demo
+from rolloutlog.consumers.demo.settings import SOLVED, STEPS_MAX
+from rolloutlog.consumers.demo.summary import read_end, show_end
+from rolloutlog.eventstore.errors import InvalidSettings, LogUnavailable
+from rolloutlog.eventstore.log import parse_url
 
-HOSTS = 2
-GROUPS = 10
-GROUP_SIZE = 4
-SAMPLES_SHOWN = 8
-HOST_DEADLINE_S = 60.0
+BROKER_FOLDER = "kafka"
+PREFIX = "demo"
 
 
 @click.command()
-@click.option("--seed", default=7, show_default=True, help="Seed of the agents' guesses.")
-def demo(seed: int) -> None:
-    """Publish 40 small agent rollouts from two processes, assemble them, and show samples and rewards."""
-    with tempfile.TemporaryDirectory(prefix="rolloutlog-demo-") as folder:
-        url = f"sqlite:///{Path(folder) / 'demo.db'}"
-        run_id = asyncio.run(_create(url))
-        _publish(url, seed)
-        summary, batches = asyncio.run(_assemble(url))
-        _show(Console(), run_id, summary, batches)
+@click.option("--seed", default=7, show_default=True, help="Seed of all that the policy draws.")
+@click.option("--log", metavar="URL", help="Run on this log, a new one. Default: a file in the demo's own folder.")
+@click.option("--kafka", is_flag=True, help="Run on a Kafka broker that is started for it. Needs Java 17, and Maven.")
+@click.option("--hosts", type=click.IntRange(1, 16), default=2, show_default=True, help="Rollout host processes.")
+@click.option(
+    "--steps-max", type=click.IntRange(1), default=STEPS_MAX, show_default=True, help="Steps to give up after."
+)
+@click.option(
+    "--keep",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the demo's files here, a new folder. Default: a temporary one, removed at the end.",
+)
+def demo(seed: int, log: str | None, kafka: bool, hosts: int, steps_max: int, keep: Path | None) -> None:
+    """Train a small SQL agent by reinforcement learning, with two rollout hosts, an assembler and a trainer.
+
+    Exit code 1: it does not answer 9 of 10 questions after --steps-max steps.
+    """
+    if kafka and log is not None:
+        raise InvalidSettings("--kafka and --log: expected one of them, got both; --log runs on a broker you have")
+    if log is not None:
+        parse_url(log)  # a wrong one is refused before anything starts
+    # Processes and folder are cleaned up by what Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    with _folder(keep) as folder, _log(log, kafka, folder) as url:
+        console = Console()
+        began_s = time.monotonic()
+        result = _run(Demo(url, folder, seed=seed, hosts=hosts, steps_max=steps_max), console)
+        seconds = time.monotonic() - began_s
+        show_end(console, result.progress, run(read_end(url, result.progress)), seconds)
+        if keep is not None:
+            _say_what_next(url, kafka, keep, result)
+    if not result.solved:
+        click.echo(f"not learned: mean final reward below {SOLVED} after {result.progress.steps} steps", err=True)
+        raise click.exceptions.Exit(EXIT_DIFFERENT)
 
 
-async def _create(url: str) -> str:
-    log = await open_log(url, create=True)
+def _run(demo: Demo, console: Console) -> Result:
+    with Display(console, time.monotonic()) as display:
+        result = run(run_demo(demo, display.show))
+        display.finish(result.progress)
+    return result
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        folder = Path(tempfile.mkdtemp(prefix="rolloutlog-demo-"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
     try:
-        return (await create_topics(log)).run_id
-    finally:
-        await log.close()
+        keep.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(keep.iterdir())
+    except OSError as error:
+        raise InvalidSettings(
+            f"--keep {keep}: expected a folder to write to, got: {error.strerror or error}"
+        ) from error
+    if not is_empty:
+        raise InvalidSettings(f"--keep {keep}: expected a new or an empty folder, got one with files in it")
+    yield keep.resolve()
 
 
-def _publish(url: str, seed: int) -> None:
-    """Run the hosts, each in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    hosts = [
-        context.Process(target=run_host, args=(url, list(range(number, GROUPS, HOSTS)), GROUP_SIZE, seed + number))
-        for number in range(HOSTS)
-    ]
-    for host in hosts:
-        host.start()
-    for number, host in enumerate(hosts):
-        host.join(HOST_DEADLINE_S)
-        if host.exitcode != 0:
-            raise StoreError(f"host {number} ended with {host.exitcode}: see its error above")
+@contextmanager
+def _log(url: str | None, kafka: bool, folder: Path) -> Iterator[str]:
+    if not kafka:
+        yield url or f"sqlite:///{folder / 'demo.db'}"
+        return
+    from rolloutlog.deploy.kafka import Broker, BrokerError, KafkaMissing
 
-
-async def _assemble(url: str) -> tuple[Summary, list[Batch]]:
-    log = await open_log(url)
     try:
-        partitions = range(await log.partitions(EVENTS))
-        summary = await Assembler(log, AssemblerSettings()).run(partitions, until_end=True)
-        batches = [
-            batch for partition in range(await log.partitions(BATCHES)) async for batch in read_batches(log, partition)
-        ]
-        return summary, batches
-    finally:
-        await log.close()
+        broker = Broker.start(folder / BROKER_FOLDER)
+    except KafkaMissing as error:
+        raise InvalidSettings(str(error)) from error
+    except BrokerError as error:
+        raise LogUnavailable(str(error)) from error
+    with broker:
+        click.echo(f"Kafka on {broker.bootstrap}, ready in {broker.start_s:.1f} s")
+        yield f"kafka://{broker.bootstrap}/{PREFIX}"
 
 
-def _show(console: Console, run_id: str, summary: Summary, batches: list[Batch]) -> None:
-    counts = summary.counts
-    console.print(
-        f"run {run_id}: {HOSTS} hosts published {counts['started']} rollouts; assembled {counts['batches']} batches "
-        f"with {counts['samples']} samples, {counts['dead_letters']} dead letters; {summary.open_rollouts} still open",
-        soft_wrap=True,
-    )
-    table = Table("task", "rollout", "turn", "prompt", "response", "step", "final", "total", title="first samples")
-    for batch in batches:
-        for sample in batch.samples:
-            if table.row_count < SAMPLES_SHOWN:
-                rollout = batch.rollouts[sample.rollout_index]
-                table.add_row(
-                    rollout.task_id,
-                    rollout.rollout_id[:8],
-                    f"{sample.turn_index + 1}/{rollout.turn_count}",
-                    _tokens(sample.prompt_ids),
-                    _tokens(sample.response_ids),
-                    _values(dict(sample.step)),
-                    _values(dict(sample.final)),
-                    "none" if sample.total is None else f"{sample.total:g}",
-                )
-    console.print(table)
-    solved = [each for batch in batches for each in batch.rollouts if each.turn_count > 1 and each.final["reward"]]
-    if solved:
-        _show_rewards(console, solved[0])
-
-
-def _show_rewards(console: Console, rollout: RolloutResult) -> None:
-    console.print(f"rewards of rollout {rollout.rollout_id[:8]} ({rollout.task_id}), {rollout.turn_count} calls:")
-    for outcome in rollout.outcomes:
-        value = "no verdict" if outcome.value is None else f"{outcome.value:g}"
-        console.print(f"  {outcome.name} {value} ({outcome.scope}) → {_where(outcome)}", soft_wrap=True)
-
-
-def _where(outcome: RewardOutcome) -> str:
-    if outcome.outcome == "attributed":
-        return f"call {', '.join(call[:8] for call in outcome.calls)}, rule {outcome.rule}"
-    if outcome.outcome == "final":
-        return "the rollout; reaches its last call"
-    return outcome.outcome
-
-
-def _tokens(packed: bytes) -> str:
-    return " ".join(str(int.from_bytes(packed[at : at + 4], "little")) for at in range(0, len(packed), 4))
-
-
-def _values(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in values.items()) or "-"
+def _say_what_next(url: str, kafka: bool, keep: Path, result: Result) -> None:
+    if kafka:
+        click.echo(f"kept in {keep}; start the broker on it again, then try the others:")
+        click.echo(f"  rolloutlog dev-broker --data {keep / BROKER_FOLDER}")
+        url = f"kafka://127.0.0.1:9092/{PREFIX}"
+    else:
+        click.echo(f"kept in {keep}; try:")
+    click.echo(f"  rolloutlog status --log {url}")
+    if result.progress.example is not None:
+        click.echo(f"  rolloutlog explain {result.progress.example} --log {url}")
+    click.echo(f"  rolloutlog batches dump --log {url} | head -n 1")

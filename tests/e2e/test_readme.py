@@ -47,14 +47,16 @@ def test_readme_code_and_commands_give_the_output_shown(tmp_path: Path):
 
 
 def test_readme_shows_the_demo_as_it_is(tmp_path: Path):
-    output = run("rolloutlog demo", tmp_path)
-    for line in (
-        "2 hosts published 40 rollouts; assembled 10 batches",
-        "0 dead letters; 0 still open",
-        "rule enclosing",
-    ):
-        assert line in output
-        assert line in (ROOT / "README.md").read_text(encoding="utf-8")
+    """By the shape of its lines: numbers, ids and names differ from run to run."""
+    shown = (block for block in blocks(ROOT / "README.md", "") if "mean final reward" in block)
+    printed = shapes(run("rolloutlog demo", tmp_path))
+    assert shapes(next(shown)) - printed == set()
+
+
+def shapes(output: str) -> set[str]:
+    """Lines without what differs: numbers and ids, names of tasks, lengths of bars."""
+    lines = (re.sub(r"task [\w-]+", "task", line).rstrip(" █▏▎▍▌▋▊▉") for line in output.splitlines())
+    return {re.sub(r"\b[0-9a-f]{16,32}\b|\d[\d,.]*(-\d+)?", "N", re.sub(r" +", " ", line)) for line in lines}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -67,7 +69,7 @@ def test_page_links_lead_somewhere(page: Path):
 def test_page_names_only_commands_that_exist(page: Path):
     from rolloutlog.consumers.cli.main import COMMANDS
 
-    for command in re.findall(r"rolloutlog ([a-z]+)\b", page.read_text(encoding="utf-8")):
+    for command in re.findall(r"rolloutlog ([a-z]+(?:-[a-z]+)*)\b", page.read_text(encoding="utf-8")):
         assert command in COMMANDS or command in ("is",), command
 
 
