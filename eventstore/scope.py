@@ -4,15 +4,21 @@ A task or `asyncio.to_thread` begins with a copy of its parent's context; a thre
 
 blocks  every open block of every rollout, innermost last; a block is left by its identity, not by its place, so that
         blocks that end out of order, or in another context than they began in, leave the others as they are
+        Code that no context variable leaves again, such as a framework's callbacks, leaves a block everywhere: it is
+        open in no context after that, those copied while it was open included
 seen    the last call that ended in this context, of each rollout and, within it, of each open agent block; it outlives
         the blocks around that call. An agent sees no call from before its block. When the block is left, the last call
         seen inside becomes the last one outside; without any, the one from before it is the last again
 """
 
-from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from typing import NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from rolloutlog.eventstore.errors import StoreError
+
+T = TypeVar("T")
 
 
 class NotOpen(StoreError):
@@ -44,11 +50,13 @@ class _Seen(NamedTuple):
 
 _blocks: ContextVar[tuple[_Block, ...]] = ContextVar("rolloutlog_blocks", default=())
 _seen: ContextVar[tuple[_Seen, ...]] = ContextVar("rolloutlog_seen", default=())
+_left: WeakKeyDictionary[Scoped, set[str]] = WeakKeyDictionary()
+"""Spans that were left everywhere, of each rollout."""
 
 
 def enter(rollout: Scoped, span_id: str | None, *, is_agent: bool = False) -> None:
     """Enter a block of the rollout: a span, or None for the rollout's own."""
-    _blocks.set((*_blocks.get(), _Block(rollout, span_id, is_agent)))
+    _blocks.set((*_open_blocks(), _Block(rollout, span_id, is_agent)))
 
 
 def leave(rollout: Scoped, span_id: str | None) -> None:
@@ -63,23 +71,54 @@ def leave(rollout: Scoped, span_id: str | None) -> None:
             return
 
 
+def leave_everywhere(rollout: Scoped, span_id: str) -> None:
+    """Leave the block in all contexts, of which this need not be one that entered it."""
+    leave(rollout, span_id)
+    _left.setdefault(rollout, set()).add(span_id)
+
+
 def current_rollout() -> Scoped | None:
     """The rollout of the innermost open block."""
-    blocks = _blocks.get()
+    blocks = _open_blocks()
     return blocks[-1].rollout if blocks else None
 
 
 def enclosing_span(rollout: Scoped) -> str | None:
     """The innermost open span of this rollout."""
-    for block in reversed(_blocks.get()):
+    for block in reversed(_open_blocks()):
         if block.rollout is rollout:
             return block.span_id
     return None
 
 
+def enclosing_spans(rollout: Scoped, *, within_agent: bool = False) -> list[str | None]:
+    """The open spans of this rollout, innermost first, and at last None, the rollout itself.
+
+    within_agent  nothing beyond the innermost agent's
+    """
+    spans: list[str | None] = []
+    for block in reversed(_open_blocks()):
+        if block.rollout is rollout and block.span_id is not None:
+            spans.append(block.span_id)
+            if within_agent and block.is_agent:
+                return spans
+    return [*spans, None]
+
+
+def run_in_block(rollout: Scoped, span_id: str, work: Callable[[], T]) -> T:
+    """Run `work` as code of this block, left or not, that has seen no call."""
+
+    def run() -> T:
+        enter(rollout, span_id, is_agent=True)
+        _seen.set(())
+        return work()
+
+    return copy_context().run(run)
+
+
 def see_call(rollout: Scoped, call: str) -> None:
     """A call of the rollout ended here."""
-    _see(_Seen(rollout, _innermost_agent(rollout, _blocks.get()), call))
+    _see(_Seen(rollout, _innermost_agent(rollout, _open_blocks()), call))
 
 
 def last_call(rollout: Scoped, before: str | None = None) -> str | None:
@@ -87,7 +126,7 @@ def last_call(rollout: Scoped, before: str | None = None) -> str | None:
 
     Within an agent's block: that ended since the block was entered. Outside of any: else the one `before` all of them.
     """
-    agent = _innermost_agent(rollout, _blocks.get())
+    agent = _innermost_agent(rollout, _open_blocks())
     for seen in _seen.get():
         if seen.rollout is rollout and seen.agent == agent:
             return seen.call
@@ -98,6 +137,14 @@ def forget(rollout: Scoped) -> None:
     """Drop what this context knows of the rollout's calls."""
     if any(seen.rollout is rollout for seen in _seen.get()):
         _seen.set(tuple(seen for seen in _seen.get() if seen.rollout is not rollout))
+
+
+def _open_blocks() -> tuple[_Block, ...]:
+    """The blocks of this context without those that were left everywhere."""
+    blocks = _blocks.get()
+    if not _left:
+        return blocks
+    return tuple(block for block in blocks if block.span_id not in _left.get(block.rollout, ()))
 
 
 def _innermost_agent(rollout: Scoped, blocks: tuple[_Block, ...]) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy.typing as npt
 
+from rolloutlog.eventstore import scope as _scope
 from rolloutlog.eventstore.checks import (
     INT64_MAX,
     check_id,
@@ -30,7 +31,7 @@ from rolloutlog.eventstore.source import new_id
 from rolloutlog.eventstore.tokens import Logprobs, TokenIds
 
 if TYPE_CHECKING:
-    from rolloutlog.eventstore.recorder import Recorder
+    from rolloutlog.eventstore.recorder import Recorder, RewardValue
 
 ERROR_CHARACTERS_MAX = 4_096
 
@@ -47,6 +48,18 @@ class SpanOptions(TypedDict, total=False):
     start_ns: int | None
     end_ns: int | None
     links: Iterable[str]
+
+
+class RewardOptions(TypedDict, total=False):
+    """Further keywords of a reward, as `Rollout.reward` takes them."""
+
+    target: Mapping[str, str] | None
+    extra_info: Mapping[str, Any] | None
+    reward_id: str | None
+    supersedes: str | None
+    scorer: str | None
+    scorer_version: str | None
+    scope: str
 
 
 class SpanBlock:
@@ -102,6 +115,24 @@ class SpanBlock:
                 say_where(error, f"Span {self.name!r}", self._recorder.rollout_id, self._recorder.attempt)
                 raise
         self._attributes.update(packed)
+
+    def reward(self, value: "RewardValue", name: str | None = None, **fields: Unpack[RewardOptions]) -> str:
+        """`Rollout.reward`, emitted in this block wherever the code is now: in another thread, or after its end.
+
+        Raises  InvalidEvent naming the field; NotOpen before the block is entered and after the rollout's end
+        """
+        if not self._entered:
+            raise NotOpen(
+                f"reward refused: block {self.name!r} of rollout {self._recorder.rollout_id} was not entered, and the "
+                f"reward would be linked to nothing; use `with rollout.{self.kind}(...) as {self.kind}:` first"
+            )
+
+        def emit() -> str:
+            return self._recorder.reward(value, name, **fields)
+
+        if _scope.enclosing_span(self._recorder) == self.span_id:
+            return emit()
+        return _scope.run_in_block(self._recorder, self.span_id, emit)
 
     def begin(self, now_ns: int, parent_id: str | None) -> None:
         """Called by its recorder when the block is entered."""
@@ -190,7 +221,7 @@ class CallBlock(SpanBlock):
         except InvalidEvent as error:
             say_where(error, Span.record, recorder.rollout_id, recorder.attempt)
             raise
-        self._model = model
+        self.model = model
         self._recording: Recording | None = None
 
     def record(
@@ -253,14 +284,14 @@ class CallBlock(SpanBlock):
 
     def call_fields(self, conversation: Conversation) -> dict[str, Any]:
         """The fields of the span event that belong to calls."""
-        fields: dict[str, Any] = {"model": self._model}
+        fields: dict[str, Any] = {"model": self.model}
         if self._recording is not None:
             fields.update(conversation.fields(self._recording))
         return fields
 
     def check_fields(self, recording: Recording) -> dict[str, Any]:
         """As they will be, but for what earlier calls have: enough to check them."""
-        return {"model": self._model, "prompt_ids": recording.prompt_ids, **recording.fields}
+        return {"model": self.model, "prompt_ids": recording.prompt_ids, **recording.fields}
 
     def remember(self, conversation: Conversation, fields: dict[str, Any]) -> None:
         """The event is recorded: later calls may begin with this one."""

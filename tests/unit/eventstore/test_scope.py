@@ -196,3 +196,44 @@ def test_memory_of_calls_does_not_grow_with_agents():
         scope.see_call(A, f"c{index}")
         scope.leave(A, f"a{index}")
     assert len(scope._seen.get()) == 1
+
+
+@isolated
+def test_scope_left_everywhere_is_left_in_the_context_it_was_copied_from():
+    """Callbacks of a framework may be told of an end in a copy of the context."""
+    scope.enter(A, None)
+    scope.enter(A, "node", is_agent=True)
+    contextvars.copy_context().run(scope.leave_everywhere, A, "node")
+    assert (scope.current_rollout(), scope.enclosing_span(A)) == (A, None)
+    scope.see_call(A, "c1")
+    assert scope.last_call(A) == "c1"
+    scope.enter(A, "next")
+    assert scope.enclosing_spans(A) == ["next", None]
+
+
+@isolated
+def test_scope_of_a_finished_rollout_whose_spans_were_left_everywhere_is_left():
+    scope.enter(A, None)
+    scope.enter(B, None)
+    scope.enter(B, "node2")
+    contextvars.copy_context().run(scope.leave_everywhere, B, "node2")
+    scope.leave(B, None)
+    assert scope.current_rollout() is A
+
+
+@isolated
+def test_scope_enclosing_spans_within_an_agent_end_with_it():
+    scope.enter(A, "a")
+    scope.enter(A, "agent", is_agent=True)
+    scope.enter(B, "b")
+    scope.enter(A, "op")
+    assert scope.enclosing_spans(A) == ["op", "agent", "a", None]
+    assert scope.enclosing_spans(A, within_agent=True) == ["op", "agent"]
+
+
+@isolated
+def test_scope_run_in_a_block_has_seen_no_call_and_leaves_no_trace():
+    scope.enter(A, None)
+    scope.see_call(A, "c1")
+    assert scope.run_in_block(A, "x", lambda: (scope.enclosing_span(A), scope.last_call(A, "before"))) == ("x", None)
+    assert (scope.enclosing_span(A), scope.last_call(A)) == (None, "c1")

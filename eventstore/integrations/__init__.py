@@ -1,0 +1,1 @@
+"""Recording what agent frameworks do. Each module needs its framework, an extra of this package."""
