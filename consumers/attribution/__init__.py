@@ -1,6 +1,7 @@
 """Which reward counts for which call: pure, the same live and in replay.
 
-types      Attribution, AttributionSettings, CallResult, Entry, Outcome, RewardEntry, SpanEntry, OUTCOMES
+types      Attribution, AttributionSettings, CallResult, CallView, Entry, Outcome, PolicyView, RewardEntry, SpanEntry,
+           OUTCOMES
 functions  attribute, explain, explain_recorded, settings_from
 """
 
@@ -16,14 +17,17 @@ from rolloutlog.consumers.attribution.model import (
 )
 from rolloutlog.consumers.attribution.rules import attribute
 from rolloutlog.consumers.attribution.settings import AttributionSettings, settings_from
+from rolloutlog.consumers.attribution.view import CallView, PolicyView
 
 __all__ = [
     "OUTCOMES",
     "Attribution",
     "AttributionSettings",
     "CallResult",
+    "CallView",
     "Entry",
     "Outcome",
+    "PolicyView",
     "RewardEntry",
     "SpanEntry",
     "attribute",

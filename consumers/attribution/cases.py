@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rolloutlog.consumers.attribution.custom import is_custom
 from rolloutlog.consumers.attribution.model import Attribution, CallResult, Entry, Outcome, RewardEntry, SpanEntry
 from rolloutlog.consumers.attribution.rules import attribute
-from rolloutlog.consumers.attribution.settings import AttributionSettings, settings_from
+from rolloutlog.consumers.attribution.settings import POLICIES, AttributionSettings, settings_from
 from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings
 from rolloutlog.eventstore.rewards import REWARD_NAME, check_reward
 
@@ -36,19 +37,28 @@ def cases_in(document: Any) -> list[Any]:
     return cases
 
 
-def run_case(case: Any) -> CaseResult:
-    """Attribute the rewards of one case. A case that is refused gives the error, never an exception."""
+def run_case(case: Any, *, policy: str | None = None) -> CaseResult:
+    """Attribute the rewards of one case. A case that is refused gives the error, never an exception.
+
+    policy  goes before the case's own, and may be a `package.module:function`; a case names none of those, since files
+            of cases are passed around and are data, not code
+    """
     name, settings = "", AttributionSettings()
     try:
         if not isinstance(case, Mapping):
             raise InvalidEvent(f"expected a case to be an object, got {type(case).__name__}")
         name = str(case.get("name", ""))
-        settings = settings_from(_typed(case, "config", dict, "an object", {}))
-        entries = [_entry(entry, index) for index, entry in enumerate(_typed(case, "log", list, "a list"))]
+        settings = _settings(_typed(case, "config", dict, "an object", {}), policy)
+        entries = entries_of(case)
     except (InvalidEvent, InvalidSettings) as error:
         return CaseResult(name, settings, error=str(error))
     rewards = {entry.reward_id: entry for entry in reversed(entries) if isinstance(entry, RewardEntry)}
     return CaseResult(name, settings, list(rewards.values())[::-1], attribute(entries, settings))
+
+
+def entries_of(case: Mapping[str, Any]) -> list[Entry]:
+    """A case's spans and rewards in log order. Raises InvalidEvent naming the first that is refused."""
+    return [_entry(entry, index) for index, entry in enumerate(_typed(case, "log", list, "a list"))]
 
 
 def as_json(result: CaseResult) -> dict[str, Any]:
@@ -60,7 +70,20 @@ def as_json(result: CaseResult) -> dict[str, Any]:
         "calls": {call.span_id: _call(call) for call in result.attribution.calls},
         "final": dict(result.attribution.final),
         "outcomes": {reward_id: _outcome(outcome) for reward_id, outcome in result.attribution.outcomes.items()},
+        **({} if result.attribution.fault is None else {"fault": result.attribution.fault}),
     }
+
+
+def _settings(config: Mapping[str, Any], policy: str | None) -> AttributionSettings:
+    own = config.get("policy")
+    if policy is not None:
+        return settings_from({**config, "policy": policy})
+    if isinstance(own, str) and is_custom(own):
+        raise InvalidSettings(
+            f"attribution setting 'policy' of a case: expected one of {', '.join(POLICIES)}, got {own!r}: a function "
+            "is imported only where the command line names it, with --policy"
+        )
+    return settings_from(config)
 
 
 def _call(call: CallResult) -> dict[str, Any]:

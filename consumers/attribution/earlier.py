@@ -59,6 +59,11 @@ class Earlier:
             self._newest[name] = max((start_ns, v), self._newest.get(name, (start_ns, v)))
             self._operation_count += 1
 
+    @property
+    def count(self) -> int:
+        """How many calls are earlier, judges' not counted: the first so many of those in the log."""
+        return self._count
+
     def last(self) -> Call | None:
         """The last earlier call of the rollout."""
         return self._counted[self._count - 1] if self._count else None

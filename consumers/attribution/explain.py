@@ -57,7 +57,7 @@ def _words(reward: RewardEntry, outcome: Outcome, reaches: str, nothing_found: s
 def _nothing_found(policy: str) -> str:
     if policy in POLICIES_0_3:
         return f"no selected call that had ended and was still free was left for it (policy {policy})"
-    return _NOTHING_FOUND[policy]
+    return _NOTHING_FOUND.get(policy, f"policy {policy} named no call for it")
 
 
 def _calls(span_ids: Sequence[str]) -> str:

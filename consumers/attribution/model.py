@@ -108,6 +108,7 @@ class Attribution:
     final             the rollout's final values, unweighted: reward name → value, in log order
     outcomes          one per reward: reward id → Outcome, in log order
     final_reward_ids  rewards behind `final` that count for the whole rollout, in log order
+    fault             what a policy of the user's own did wrong, with its traceback; None = nothing
     """
 
     calls: list[CallResult]
@@ -115,3 +116,4 @@ class Attribution:
     final: Mapping[str, float]
     outcomes: Mapping[str, Outcome]
     final_reward_ids: tuple[str, ...] = ()
+    fault: str | None = None

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from rolloutlog.consumers.attribution.amounts import Given, call_results, taken_results
 from rolloutlog.consumers.attribution.calls import Call, Calls, in_turn_order
+from rolloutlog.consumers.attribution.custom import CustomPolicy, is_custom, load_policy
 from rolloutlog.consumers.attribution.earlier import Earlier, after_call, moment
 from rolloutlog.consumers.attribution.links import linked
 from rolloutlog.consumers.attribution.matching import match
@@ -52,7 +53,7 @@ def attribute(entries: Iterable[Entry], settings: AttributionSettings) -> Attrib
     if settings.policy in POLICIES_0_3:
         return _attribute_as_0_3(calls, rewards, settings)
     aside = set_aside([reward for _, reward in rewards], revise_by_name=True)
-    found = _find(calls, positions, [each for each in rewards if each[1].reward_id not in aside], settings)
+    found, fault = _find(calls, positions, [each for each in rewards if each[1].reward_id not in aside], settings)
     outcomes: dict[str, Outcome] = {}
     given: dict[Call, Given] = {}
     final: dict[str, float] = {}
@@ -68,7 +69,7 @@ def attribute(entries: Iterable[Entry], settings: AttributionSettings) -> Attrib
             outcome = _give(reward, found[reward.reward_id], given, settings)
         outcomes[reward.reward_id] = outcome
     results = call_results(calls, given, final, settings)
-    return _attribution(results, final, outcomes, tuple(final_reward_ids))
+    return _attribution(results, final, outcomes, tuple(final_reward_ids), fault)
 
 
 def _read(entries: Iterable[Entry]) -> tuple[list[SpanEntry], list[int], list[Placed]]:
@@ -88,10 +89,11 @@ def _read(entries: Iterable[Entry]) -> tuple[list[SpanEntry], list[int], list[Pl
 
 def _find(
     calls: Calls, positions: list[int], rewards: list[Placed], settings: AttributionSettings
-) -> dict[str, list[Call] | str]:
-    """For each step reward the calls found, selected or not, or the outcome when there are none."""
+) -> tuple[dict[str, list[Call] | str], str | None]:
+    """For each step reward the calls found, selected or not, or the outcome when there are none; and what failed."""
     earlier = Earlier(calls, positions)
     enclosing = Enclosing(calls, earlier) if settings.policy == "enclosing" else None
+    custom = CustomPolicy(load_policy(settings.policy), calls, earlier) if is_custom(settings.policy) else None
     waiting = []
     for position, reward in rewards:
         if reward.scope == "step":
@@ -105,10 +107,12 @@ def _find(
             found[reward.reward_id] = linked(reward, calls, earlier, settings.link_subtree) or UNRESOLVED
         elif enclosing is not None:
             found[reward.reward_id] = enclosing.find(reward, position, after)
+        elif custom is not None:
+            found[reward.reward_id] = custom.find(reward, after)
         else:
             call = earlier.last() if settings.policy == "nearest" else None
             found[reward.reward_id] = UNATTRIBUTED if call is None else [call]
-    return found
+    return found, None if custom is None else custom.fault
 
 
 def _give(
@@ -148,10 +152,14 @@ def _attribute_as_0_3(calls: Calls, rewards: list[Placed], settings: Attribution
 
 
 def _attribution(
-    results: list[CallResult], final: dict[str, float], outcomes: dict[str, Outcome], final_reward_ids: tuple[str, ...]
+    results: list[CallResult],
+    final: dict[str, float],
+    outcomes: dict[str, Outcome],
+    final_reward_ids: tuple[str, ...],
+    fault: str | None = None,
 ) -> Attribution:
     selected = [result for result in results if result.selected]
-    return Attribution(selected, results, final, outcomes, final_reward_ids)
+    return Attribution(selected, results, final, outcomes, final_reward_ids, fault)
 
 
 def _value(reward: RewardEntry) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rolloutlog.consumers.attribution.custom import is_custom, load_policy
 from rolloutlog.eventstore.errors import InvalidSettings
 
 POLICIES = ("enclosing", "nearest", "first_occurrence", "first_sibling", "none")
@@ -14,7 +15,12 @@ LINK_SUBTREES = ("last", "all", "split")
 REDUCES = ("sum", "last", "mean", "max")
 FINALS = ("last_call", "every_call", "none")
 
-_CHOICES = {"policy": POLICIES, "link_subtree": LINK_SUBTREES, "reduce": REDUCES, "final": FINALS}
+_CHOICES = {
+    "policy": (*POLICIES, "package.module:function"),
+    "link_subtree": LINK_SUBTREES,
+    "reduce": REDUCES,
+    "final": FINALS,
+}
 _PATTERNS = ("agent", "operation", "model", "exclude_agent", "exclude_operation")
 
 
@@ -24,7 +30,7 @@ class AttributionSettings:
 
     agent, operation, model            regular expressions that a selected call must match (searched); None = any
     exclude_agent, exclude_operation   regular expressions that it must not match
-    policy        how a step reward without a target finds its call
+    policy        how a step reward without a target finds its call; `package.module:function` is imported here
     link_subtree  what a link to a span that is no call means: its last earlier call, all, or split over them
     reduce        several rewards of one name on one call become one value
     final         which selected calls the rollout's final values reach
@@ -48,15 +54,19 @@ class AttributionSettings:
             _check_pattern(name, getattr(self, name))
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            if not isinstance(value, str) or value not in choices:
+            if name == "policy" and isinstance(value, str) and is_custom(value):
+                load_policy(value)
+            elif not isinstance(value, str) or value not in choices:
                 raise _unusable(name, f"one of {', '.join(choices)}", value)
         # a copy, so that the caller's mapping cannot change a setting afterwards
         object.__setattr__(self, "weights", _checked_weights(self.weights))
 
     def canonical(self) -> dict[str, Any]:
-        """Every setting, defaults included, as plain JSON values in one fixed order."""
+        """Every setting, defaults included, as plain JSON values in one fixed order; and the source of a policy."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in (*_PATTERNS, *_CHOICES)}
         plain["weights"] = dict(sorted(self.weights.items()))
+        if is_custom(self.policy):
+            plain["policy_source"] = load_policy(self.policy).source
         return plain
 
 

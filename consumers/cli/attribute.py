@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from rolloutlog.consumers.attribution import explain
+from rolloutlog.consumers.attribution import AttributionSettings, explain
 from rolloutlog.consumers.attribution.cases import CaseResult, as_json, cases_in, run_case
 from rolloutlog.consumers.attribution.model import Attribution
 from rolloutlog.eventstore.errors import InvalidEvent
@@ -18,13 +18,16 @@ from rolloutlog.eventstore.errors import InvalidEvent
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_array", is_flag=True, help="Print one JSON array in file order instead of text.")
-def attribute(file: Path, as_array: bool) -> None:
+@click.option("--policy", help="Use this policy for every case: a name, or package.module:function, which is imported.")
+def attribute(file: Path, as_array: bool, policy: str | None) -> None:
     """Say which reward counts for which call in the cases of FILE, and why."""
     try:
         cases = cases_in(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, RecursionError, InvalidEvent) as error:
         raise click.ClickException(f"{file} holds no attribution cases: {error}") from error
-    results = [run_case(case) for case in cases]
+    if policy is not None:
+        AttributionSettings(policy=policy)  # wrong usage, rather than every case refused
+    results = [run_case(case, policy=policy) for case in cases]
     if as_array:
         click.echo(json.dumps([as_json(result) for result in results], indent=1))
     else:
@@ -39,6 +42,8 @@ def _text(result: CaseResult) -> str:
     lines += [f"  final {name} {_number(value)}" for name, value in result.attribution.final.items()]
     for reward in result.rewards:
         lines.append(f"  {explain(reward, result.attribution.outcomes[reward.reward_id], result.settings)}")
+    if result.attribution.fault is not None:
+        lines += [f"  {line}" for line in result.attribution.fault.splitlines()]
     return "\n".join(lines)
 
 

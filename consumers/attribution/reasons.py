@@ -1,0 +1,316 @@
+"""Why a reward went where it did, and what would have to change for one that counts for no call, from its own rollout.
+
+`Reasons(entries, settings).words(reward_id, outcome)` gives what follows the colon of a sentence. Ids and names are
+those of the rollout, so that what is proposed can be copied.
+
+Not here  the same without the rollout's events: attribution.explain
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from operator import itemgetter
+
+from rolloutlog.consumers.attribution.calls import Call
+from rolloutlog.consumers.attribution.facts import Facts
+from rolloutlog.consumers.attribution.model import RULE_LINKED, Entry, Outcome, RewardEntry
+from rolloutlog.consumers.attribution.settings import POLICIES_0_3, AttributionSettings
+from rolloutlog.consumers.attribution.tree import NONE
+
+NAMES_MAX = 5  # named in a sentence; a link to a whole tree can find thousands of calls
+
+_RULES_0_3 = "Agent Lightning 0.3's matching: the newest selected call that had ended by its time and was still free"
+
+
+class Reasons:
+    """Says why, rollout by rollout.
+
+    settings  those that made the outcomes; None = not known, only what the events tell is said
+    """
+
+    def __init__(self, entries: Iterable[Entry], settings: AttributionSettings | None) -> None:
+        self._facts = Facts(entries)
+        self._settings = settings
+        self._superseded_by: dict[str, str] = {}
+        self._last_verdict: dict[str, str] = {}
+        recorded: set[str] = set()
+        for reward_id, (_, reward) in self._facts.rewards.items():
+            if reward.supersedes in recorded:
+                self._superseded_by[reward.supersedes] = reward_id
+            recorded.add(reward_id)
+            if reward.scope == "rollout" and reward.value is not None:
+                self._last_verdict[reward.name] = reward_id
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
+
+    def reward(self, reward_id: str) -> RewardEntry | None:
+        found = self._facts.rewards.get(reward_id)
+        return None if found is None else found[1]
+
+    def words(self, reward_id: str, outcome: Outcome, policy: str | None, reaches: str) -> str:
+        """What became of a reward and why.
+
+        policy   that decided, where it is known
+        reaches  the calls that a final reward reaches, in words
+        """
+        reward = self._facts.rewards[reward_id][1]
+        match outcome.outcome:
+            case "attributed":
+                return f"attributed to {names(outcome.calls)} by rule {outcome.rule}: {self._rule(reward, outcome)}"
+            case "revised":
+                return self._revised(reward)
+            case "no_verdict":
+                return "no_verdict, the scorer gave None: it counts once a reward with a value supersedes it"
+            case "unresolved":
+                return f"unresolved: {self._unresolved(reward)}"
+            case "ambiguous":
+                return f"ambiguous: {self._ambiguous()}"
+            case "filtered":
+                return f"filtered by {self._filtered(outcome)}; handed to no other call"
+            case "unattributed":
+                return f"unattributed: {self._unattributed(reward, policy)}"
+            case _:
+                return f"final, it belongs to the rollout and reaches {reaches}"
+
+    # Counted
+
+    def _rule(self, reward: RewardEntry, outcome: Outcome) -> str:
+        call = self._facts.calls.by_span(outcome.calls[0])
+        if outcome.rule == RULE_LINKED:
+            return self._linked(reward, outcome, call)
+        if outcome.rule == "nearest":
+            return "the last call recorded before it"
+        if outcome.rule in POLICIES_0_3:
+            return _RULES_0_3
+        if outcome.rule != "enclosing" or call is None:
+            return "chosen by that policy"
+        if reward.parent_id is None:
+            return "it has no parent, and the last earlier call is meant since all calls have one agent or none"
+        return self._enclosing(self._facts.tree.number[reward.parent_id], call)
+
+    def _linked(self, reward: RewardEntry, outcome: Outcome, call: Call | None) -> str:
+        key, value = reward.target or ("", "")
+        v = self._facts.tree.number.get(value)
+        if key == "response_id" or (key == "span_id" and v is not None and self._facts.calls.of_span[v] is call):
+            return f"its target names that call, {key} {value!r}"
+        where = f"operation {value}" if key == "operation" or v is None else f"{self._facts.name(v)}, span {value!r}"
+        if len(outcome.calls) == 1:
+            return f"the last earlier call beneath its target, {where}"
+        split = ", divided evenly" if self._settings is not None and self._settings.link_subtree == "split" else ""
+        return f"the earlier calls beneath its target, {where}{split}"
+
+    def _enclosing(self, start: int, call: Call) -> str:
+        facts = self._facts
+        if facts.calls.of_span[start] is call:
+            return "it was emitted in that call"
+        for v in facts.up_from(start):
+            if facts.calls.of_span[v] is call:
+                return "it was emitted in a block within that call"
+            if facts.holds(v, call):
+                place = "where it was emitted" if v == start else "around where it was emitted"
+                return f"the last earlier call beneath {facts.name(v)}, {place}"
+        return "the last call that its emitter had seen (after_call)"
+
+    def _revised(self, reward: RewardEntry) -> str:
+        by = self._superseded_by.get(reward.reward_id)
+        if by is not None:
+            return f"revised by {by}, which supersedes it"
+        by = self._last_verdict.get(reward.name) if reward.scope == "rollout" else None
+        if by is None or by == reward.reward_id:
+            return "revised, a later reward took its place"
+        return f"revised by {by}, a later reward {reward.name!r} of the whole rollout"
+
+    # Not counted
+
+    def _unresolved(self, reward: RewardEntry) -> str:
+        key, value = reward.target or ("", "")
+        facts = self._facts
+        if key == "response_id":
+            return self._unresolved_response(value)
+        if key == "operation":
+            return self._unresolved_operation(reward, value)
+        v = facts.tree.number.get(value)
+        if v is None or v >= len(facts.tree.spans):
+            return f"no span has span_id {value!r}; the calls are {self._known_calls()}"
+        if facts.calls.of_span[v] is not None or facts.judged(v):
+            return f"{facts.name(v)} belongs to a judge (beneath an evaluator), whose calls are not rewarded"
+        return f"no call beneath {facts.name(v)} was recorded before it; {self._later_beneath(v)}"
+
+    def _unresolved_response(self, value: str) -> str:
+        facts = self._facts
+        if facts.calls.by_response(value) is not None:
+            return f"the call with response_id {value!r} is a judge's (beneath an evaluator), and is not rewarded"
+        if value in self._bare:
+            return f"span {self._bare[value]} has response_id {value!r}, but no response token ids: it is no call"
+        recorded = self._response_ids
+        known = f"response ids recorded: {_some(recorded)}" if recorded else "no call has one"
+        return f"no call has response_id {value!r}; {known}"
+
+    def _unresolved_operation(self, reward: RewardEntry, name: str) -> str:
+        of_name = self._operations.get(name)
+        if of_name is None:
+            return f"no operation is named {name!r}; operations recorded: {_some(list(self._operations)) or 'none'}"
+        index = bisect_right(of_name, reward.time_ns, key=itemgetter(0))
+        if not index:
+            return f"no operation {name!r} had begun before it; emit it after, or link it by span_id"
+        v = of_name[index - 1][1]
+        return f"no call beneath the newest operation {name!r} was recorded before it; {self._later_beneath(v)}"
+
+    @cached_property
+    def _operations(self) -> dict[str, list[tuple[int, int]]]:
+        """Operations by name: start and number, in the order in which they began."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for v, span in enumerate(self._facts.tree.spans):
+            if span.kind == "operation":
+                found.setdefault(span.name, []).append((span.start_ns, v))
+        for begun in found.values():
+            begun.sort()
+        return found
+
+    @cached_property
+    def _response_ids(self) -> list[str]:
+        return list(dict.fromkeys(c.named.response_id for c in self._facts.counted if c.named.response_id))
+
+    @cached_property
+    def _bare(self) -> dict[str, str]:
+        """Response id → span, of spans that are no call."""
+        tree, of_span = self._facts.tree, self._facts.calls.of_span
+        return {
+            span.response_id: span.span_id
+            for span, call in zip(tree.spans, of_span[: len(tree.spans)], strict=True)
+            if span.response_id and call is None
+        }
+
+    def _later_beneath(self, v: int) -> str:
+        call = self._facts.any_beneath(v)
+        if call is None:
+            return f"none is beneath it at all; the calls are {self._known_calls()}"
+        return f"{call.span_id} came later: link that, {_link(call)}"
+
+    def _ambiguous(self) -> str:
+        agents = sorted(each for each in self._facts.calls.agents if each is not None)
+        found = _and(agents) + (", and some have none" if None in self._facts.calls.agents else "")
+        return (
+            f"it has no parent, and the calls have {'agents' if len(agents) > 1 else 'agent'} {found}; emit it inside "
+            "an agent's block or give it a target"
+        )
+
+    def _filtered(self, outcome: Outcome) -> str:
+        facts, settings = self._facts, self._settings
+        call = facts.calls.by_span(outcome.found[0]) if outcome.found else None
+        if call is None:
+            return f"the settings: {names(outcome.found)} found, not selected"
+        more = f" (and {len(outcome.found) - 1} more)" if len(outcome.found) > 1 else ""
+        found = f"the call found was {call.span_id}{more}"
+        operations = facts.operations(call)
+        if any(facts.tree.spans[v].trainable is False for v in call.spans):
+            return f"trainable=false: {found}, which was recorded so"
+        if settings is None:
+            where = [f"agent {call.agent}" if call.agent else "", f"in operation {operations[0]}" if operations else ""]
+            place = "".join(f", {each}" for each in where if each)
+            return f"the assembler's settings, which are not at hand (--settings FILE): {found}{place}"
+        if _matches(settings.exclude_agent, call.agent):
+            return f"exclude_agent={settings.exclude_agent}: {found}, of agent {call.agent}"
+        for operation in operations:
+            if _matches(settings.exclude_operation, operation):
+                return f"exclude_operation={settings.exclude_operation}: {found}, in operation {operation}"
+        if settings.agent is not None and not _matches(settings.agent, call.agent):
+            return f"agent={settings.agent}: {found}, {f'of agent {call.agent}' if call.agent else 'of no agent'}"
+        if settings.model is not None and not _matches(settings.model, call.model):
+            return f"model={settings.model}: {found}, {f'of model {call.model}' if call.model else 'without a model'}"
+        if settings.operation is not None and not any(_matches(settings.operation, each) for each in operations):
+            inside = f"in operation {_some(operations)}" if operations else "in no operation"
+            return f"operation={settings.operation}: {found}, {inside}"
+        return f"the settings: {found}, not selected"
+
+    def _unattributed(self, reward: RewardEntry, policy: str | None) -> str:
+        facts = self._facts
+        if not facts.counted:
+            return self._no_calls()
+        if policy == "none":
+            return f"policy none counts targets and finals alone; {self._link_last(reward)}"
+        if policy in POLICIES_0_3:
+            return f"no selected call that had ended by its time was still free (policy {policy})"
+        if policy is not None and policy not in ("enclosing", "nearest"):
+            return f"policy {policy} chose no call"
+        before = facts.moment(reward.reward_id)
+        if facts.last_before(before) is None:
+            first = facts.first_after(before)
+            assert first is not None
+            return f"no call was recorded before it; link it with {_link(first)}, the first one after it"
+        if policy is None:
+            return f"the policy chose no call; {self._link_last(reward)}"
+        if reward.parent_id is None:
+            return self._link_last(reward)
+        return self._beneath_nothing(reward, facts.tree.number[reward.parent_id])
+
+    def _beneath_nothing(self, reward: RewardEntry, v: int) -> str:
+        facts = self._facts
+        where = facts.name(v)
+        if v >= len(facts.tree.spans):
+            where = f"its parent {reward.parent_id!r}, which was never recorded"
+        elif facts.judged(v) and (judge := facts.outermost_evaluator(v)) != NONE:
+            if facts.tree.parent[judge] == NONE:
+                return (
+                    f"it was emitted in {facts.name(judge)}, which stands in no block: open that inside the agent's, "
+                    f"or link the reward, e.g. with {_link(self._last(reward))}"
+                )
+            v = facts.tree.parent[judge]
+        agent = facts.agent_above(v)
+        limit = "the top" if agent == NONE else facts.name(agent)
+        said = f"no call was recorded before it beneath {where} or what is around that, up to {limit}"
+        later = facts.any_beneath(v if agent == NONE else agent)
+        if later is not None and later.recorded >= facts.moment(reward.reward_id):
+            return f"{said}; {later.span_id} came later: emit it after that, or link it with {_link(later)}"
+        return f"{said}; {self._link_last(reward)}"
+
+    def _no_calls(self) -> str:
+        spans = self._facts.tree.spans
+        if self._facts.calls.every:
+            return "every call of the rollout is a judge's (beneath an evaluator)"
+        bare = sum(span.kind == "call" for span in spans)
+        if bare:
+            return f"the rollout has no call: none of its spans of kind call ({bare}) has response token ids"
+        return "the rollout has no call"
+
+    def _last(self, reward: RewardEntry) -> Call:
+        facts = self._facts
+        return facts.last_before(facts.moment(reward.reward_id)) or facts.counted[0]
+
+    def _link_last(self, reward: RewardEntry) -> str:
+        call = self._last(reward)
+        agent = f" of agent {call.agent}" if call.agent else ""
+        return f"link it, e.g. to the last call before it{agent}, with {_link(call)}"
+
+    def _known_calls(self) -> str:
+        counted = self._facts.counted
+        more = len(counted) - NAMES_MAX
+        named = ", ".join(call.span_id for call in counted[:NAMES_MAX])
+        return (named or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def names(span_ids: Sequence[str]) -> str:
+    """`call a`, `calls a, b and 3 more`."""
+    return ("call " if len(span_ids) == 1 else "calls ") + _some(span_ids)
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - NAMES_MAX
+    return ", ".join(texts[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _and(texts: Sequence[str]) -> str:
+    if len(texts) > NAMES_MAX:
+        return _some(texts)
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
+
+
+def _link(call: Call) -> str:
+    return f"target={{'span_id': {call.span_id!r}}}"
+
+
+def _matches(pattern: str | None, name: str | None) -> bool:
+    return pattern is not None and name is not None and re.search(pattern, name) is not None
