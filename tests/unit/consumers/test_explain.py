@@ -2,13 +2,18 @@
 
 import io
 import json
+from typing import Any
 
 import pytest
 from rich.console import Console
 from support.building import call, completed, floats, ids, reward, started
 from unit.consumers.test_finding import found, log_of, new_record
 
-from rolloutlog.consumers.explain import as_json, render, tree
+from rolloutlog.consumers.account import account_of
+from rolloutlog.consumers.attribution import AttributionSettings
+from rolloutlog.consumers.explain import Found, lines, render, tree
+from rolloutlog.consumers.explain_json import as_json as account_json
+from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.eventstore.events import Event, PolicyVersionRun, Span, Target
 
 MS = 1_000_000
@@ -37,6 +42,10 @@ EXAMPLE: list[Event] = [
 ]  # fmt: skip
 
 
+def as_json(found: Found) -> dict[str, Any]:
+    return account_json(account_of(found))
+
+
 def shown(*events: Event, published: int | None = None, terminal: bool = False) -> str:
     it = found(log_of(*map(new_record, events), published=published), "rollout-1")
     out = io.StringIO()
@@ -45,9 +54,9 @@ def shown(*events: Event, published: int | None = None, terminal: bool = False) 
 
 
 def test_explained_rollout_shows_its_end_its_spans_and_where_each_reward_went():
-    lines = shown(*EXAMPLE).splitlines()
-    batch = lines.pop(3)
-    assert lines == [
+    printed = shown(*EXAMPLE).splitlines()
+    batch = printed.pop(3)
+    assert printed == [
         "rollout rollout-1, attempt 0, task count-users, group g, split train",
         "emitted",
         "1 calls, 1 samples, policy version 3, final reward 1",
@@ -55,10 +64,12 @@ def test_explained_rollout_shows_its_end_its_spans_and_where_each_reward_went():
         "agent sql  1.5 s  agent-1",
         "├─ operation write  30 ms  write",
         "│  ├─ call chat  policy, 3 + 2 tokens, 19 ms, policy version 3  total 1.2  call-1",
-        "│  └─ reward w-1 (parses 0.2, step): attributed to call call-1 by rule enclosing",
+        "│  └─ reward w-1 (parses 0.2, step): attributed to call call-1 by rule enclosing: the last earlier call "
+        "beneath operation write, where it was emitted",
         "└─ tool check  10 ms  error  check",
-        "reward w-2 (linked 1, step): unresolved, its target span_id 'nowhere' leads to no call that can be rewarded",
-        "reward w-3 (judge no value, step): no_verdict, its scorer gave none, so it counts for nothing; scorer llm 2",
+        "reward w-2 (linked 1, step): unresolved: no span has span_id 'nowhere'; the calls are call-1",
+        "reward w-3 (judge no value, step): no_verdict, the scorer gave None: it counts once a reward with a value "
+        "supersedes it; scorer llm 2",
         "reward w-4 (reward 1, rollout): final, it belongs to the rollout and reaches call call-1",
     ]
     assert batch.startswith("batch ")
@@ -71,14 +82,17 @@ def test_explained_rollout_has_colours_on_a_terminal_alone():
 
 
 def test_explained_failed_rollout_shows_its_error():
-    lines = shown(started("rollout-1"), completed(1, "rollout-1", status="failed", error="Crash: no disk"))
-    assert "failed\nerror: Crash: no disk\n0 calls, 0 samples, policy version unknown, final none\n" in lines
+    printed = shown(started("rollout-1"), completed(1, "rollout-1", status="failed", error="Crash: no disk"))
+    assert "failed\nerror: Crash: no disk\n0 calls, 0 samples, policy version unknown, final none\n" in printed
 
 
 def test_explained_open_rollout_shows_what_it_waits_for_and_what_has_arrived():
-    lines = shown(*EXAMPLE[:-1]).splitlines()
-    assert lines[1] == "open: (attempt 0) is not completed"
-    assert "│  └─ reward w-1 (parses 0.2, step): not decided yet" in lines
+    printed = shown(*EXAMPLE[:-1]).splitlines()
+    assert printed[1] == "open: (attempt 0) is not completed"
+    assert (
+        "│  └─ reward w-1 (parses 0.2, step): not decided yet; as it stands: attributed to call call-1 by rule "
+        "enclosing: the last earlier call beneath operation write, where it was emitted"
+    ) in printed
 
 
 def test_explained_dropped_rollout_says_that_its_final_reward_reaches_no_sample():
@@ -114,11 +128,11 @@ def test_explained_tree_of_10_000_levels_is_shown_in_lines_of_bounded_length():
     events: list[Event] = [started("rollout-1")]
     events += [span(f"s{n}", n + 1, parent_id=f"s{n - 1}" if n else None, start_ns=n, end_ns=n) for n in range(10_000)]
     events.append(reward(10_001, "rollout-1", reward_id="deep", parent_id="s9999", time_ns=10_000))
-    lines = shown(*events, completed(10_002, "rollout-1")).splitlines()
-    assert len(lines) == 10_001 + 5
-    assert "[9999 deep] operation s9999" in lines[-2]
-    assert "[10000 deep] reward deep" in lines[-1]
-    assert max(map(len, lines)) < 220
+    printed = shown(*events, completed(10_002, "rollout-1")).splitlines()
+    assert len(printed) == 10_001 + 5
+    assert "[9999 deep] operation s9999" in printed[-2]
+    assert "[10000 deep] reward deep" in printed[-1]
+    assert max(map(len, printed)) < 330
 
 
 def test_explained_rollout_for_programs_has_the_same():
@@ -141,3 +155,18 @@ def test_explained_open_rollout_for_programs_says_what_it_waits_for():
     assert (it["status"], it["state"], it["waits"]) == (None, "open", ["(attempt 0) is not completed"])
     assert it["task_id"] == "count-users"
     assert it["outcomes"] == {}
+    assert it["rewards"][0]["explained"].startswith("reward w-1 (parses 0.2, step): not decided yet; as it stands: ")
+
+
+def test_explained_rollout_of_settings_that_are_not_at_hand_says_how_to_give_them():
+    settings = FoldSettings(attribution=AttributionSettings(exclude_operation="^write$"))
+    it = found(log_of(*map(new_record, EXAMPLE), settings=settings), "rollout-1")
+    told = "are not at hand, none here give the same: --settings FILE"
+    assert any(line.plain.endswith(told) for line in lines(account_of(it)))
+    given = [line.plain for line in lines(account_of(it, [settings]))]
+    assert not any(line.endswith(told) for line in given)
+    assert any(line.endswith("not selected  call-1") for line in given)
+    assert (
+        "│  └─ reward w-1 (parses 0.2, step): filtered by exclude_operation=^write$: the call found was call-1, "
+        "in operation write; handed to no other call"
+    ) in given

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.building import call, completed, reward, started
 from support.store import Store
-from support.workload import whole_group
+from support.workload import new_record, whole_group
 
 from rolloutlog.consumers.cli import main as entry
+from rolloutlog.eventstore.events import Span
 
 
 @pytest.fixture
@@ -28,6 +30,31 @@ def explain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         return int(caught.value.code or 0), *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def published(explain, store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Two groups of one that were published, each with a reward that `nearest` moves; `explain` for them."""
+    for number in range(2):
+        store.append([new_record(each, key=f"own-{number}", partition=number) for each in own(f"own-{number}")])
+    monkeypatch.setattr(sys, "argv", ["rolloutlog", "assemble", "--log", store.url, "--until-end"])
+    with pytest.raises(SystemExit) as caught:
+        entry()
+    assert not caught.value.code
+    capsys.readouterr()
+    return explain
+
+
+def own(rollout_id: str) -> list[object]:
+    agent = {"kind": "agent", "prompt_ids": None, "response_ids": None}
+    return [
+        started(rollout_id, group_id=rollout_id, task_id=f"task-{rollout_id}"),
+        call("c", 1, rollout_id, parent_id="a"),
+        Span(**{**call("a", 2, rollout_id).__dict__, **agent, "name": "sql"}),
+        Span(**{**call("b", 3, rollout_id).__dict__, **agent, "name": "critic"}),
+        reward(4, rollout_id, reward_id="s", name="style", value=0.5, parent_id="b"),
+        completed(5, rollout_id),
+    ]
 
 
 def test_explain_prints_the_rollout_without_colours_into_a_pipe(explain):
@@ -52,3 +79,113 @@ def test_explain_of_a_beginning_that_several_share_exits_1_and_names_them(explai
     code, _, err = explain("group-1")
     assert code == 1
     assert "got that of 2: group-1-r0, group-1-r1" in err
+
+
+def test_explain_with_another_policy_shows_what_moves_below_the_rollout(published):
+    code, out, _ = published("own-0", "--policy", "nearest")
+    assert code == 0
+    assert "unattributed: no call was recorded before it beneath agent critic" in out
+    assert out.endswith(
+        "\npolicy nearest against recorded: 1 of 1 reward moves, totals of 1 of 1 call change\n"
+        "\n"
+        "reward  name   value  recorded      policy nearest\n"
+        "s       style    0.5  unattributed  c (nearest)     moves\n"
+        "\n"
+        "call  agent  operation  total before  total after\n"
+        "c     sql                       none          0.5  changes\n"
+    )
+
+
+def test_explain_with_a_settings_file_compares_by_it(published, tmp_path: Path):
+    file = tmp_path / "settings.toml"
+    file.write_text('[attribution]\npolicy = "nearest"\n')
+    assert "policy nearest against recorded: 1 of 1" in published("own-0", "--settings", str(file))[1]
+
+
+def test_explain_with_the_settings_of_the_record_has_nothing_to_compare(published, tmp_path: Path):
+    file = tmp_path / "settings.toml"
+    file.write_text("min_group = 2\n")
+    code, out, _ = published("own-0", "--settings", str(file))
+    assert (code, "against" in out) == (0, False)
+
+
+def test_explain_for_programs_has_the_comparison(published):
+    code, out, _ = published("own-0", "--policy", "nearest", "--json")
+    it = json.loads(out)
+    assert (code, it["settings_exact"], it["comparison"]["moved"]) == (0, True, 1)
+    assert it["comparison"]["rewards"][0]["after"] == {"outcome": "attributed", "rule": "nearest", "calls": ["c"]}
+    assert it["comparison"]["calls"][0]["after"] == {"selected": True, "total": 0.5}
+
+
+def test_explain_of_one_rollout_compares_two_policies(published):
+    assert "nearest against none: 1 of 1 reward moves" in published("own-0", "--diff", "none", "nearest")[1]
+
+
+def test_explain_of_a_rollout_whose_events_are_gone_compares_nothing_and_exits_1(published, store: Store):
+    store.cut("events", 1, store.records("events", [1])[-1].offset)
+    code, out, err = published("own-1", "--policy", "nearest")
+    assert code == 1
+    assert "its events are gone: retention has removed them; what the batch says:" in out
+    assert "reward s (style 0.5, step): unattributed" in out
+    assert err == "nothing can be compared: its events are gone\n"
+
+
+def test_explain_of_an_open_rollout_compares_with_how_it_stands(published, store: Store):
+    store.append([new_record(each, key="late", partition=0) for each in own("late")[:-1]])
+    code, out, _ = published("late", "--policy", "nearest")
+    assert code == 0
+    assert "not decided yet; as it stands: unattributed" in out
+    assert "policy nearest against as it stands: 1 of 1 reward moves" in out
+
+
+def test_explain_diff_goes_over_all_published_rollouts(published):
+    code, out, _ = published("--diff", "enclosing", "nearest")
+    assert code == 0
+    assert out.startswith("nearest against enclosing: 2 of 5 rollouts change\n")
+    assert "style       2      2  100.0 %  2 unattributed → attributed\n" in out
+
+
+def test_explain_diff_takes_settings_files(published, tmp_path: Path):
+    file = tmp_path / "a.toml"
+    file.write_text('[attribution]\npolicy = "nearest"\nweights = { style = 2.0 }\n')
+    code, out, _ = published("--diff", "enclosing", str(file), "--json", "--task", "task-own-1")
+    it = json.loads(out)
+    assert (code, it["rollouts"], it["after"]) == (0, 1, str(file))
+    assert it["agents"]["sql"]["after"]["mean_total"] == 1.0
+
+
+def test_explain_diff_over_a_file_of_ids_exits_1_when_one_is_not_published(published, tmp_path: Path):
+    file = tmp_path / "ids"
+    file.write_text("own-0\n\nnothing\nown-0\n")
+    code, out, _ = published("--diff", "enclosing", "nearest", "--rollouts", str(file))
+    assert code == 1
+    assert out.startswith("nearest against enclosing: 1 of 1 rollout changes\nnot published: nothing\n")
+
+
+def test_explain_diff_over_the_last_takes_so_many(published):
+    out = published("--diff", "enclosing", "nearest", "--last", "1")[1]
+    assert out.startswith("nearest against enclosing: 1 of 1 rollout changes\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give a ROLLOUT_ID, or --diff A B"),
+        (("own-0", "--last", "3"), "say over which rollouts --diff A B goes"),
+        (("--diff", "a", "b", "--policy", "nearest"), "--policy says what --diff already does"),
+        (("--diff", "enclosing", "closest"), "--diff closest: attribution setting 'policy' is unusable"),
+        (("--diff", "enclosing", "none.toml"), "settings file none.toml: expected readable TOML"),
+        (("own-0", "--policy", "closest"), "attribution setting 'policy' is unusable"),
+    ],
+)
+def test_explain_with_unusable_options_exits_2_and_says_what_to_give(explain, arguments: tuple[str, ...], said: str):
+    code, out, err = explain(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_explain_with_a_policy_of_the_users_own_asks_it(published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_rules_of_a_test.py").write_text("def pick(view):\n    return view.calls[0].span_id\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    out = published("own-0", "--policy", "own_rules_of_a_test:pick")[1]
+    assert "s       style    0.5  unattributed  c (own_rules_of_a_test:pick)" in out
