@@ -14,11 +14,14 @@ and then cycles:
   3 pack      make records of the outputs: batches, dead letters, and GroupClosed for the events themselves
   4 commit    one transaction: those records, offset L and metadata P
   5 confirm   only now is anything counted as published
+  6 decide    once a second at most: when something waits for too long, read to the end, look again, and append the
+              decisions in a transaction of their own
 
 A commit is due 200 ms after the first waiting output, at 2,000 events or 8 MiB, and every 10 s in any case, so that a
 fenced owner learns of it. Nothing is committed before P is reached again.
 
-Not here   what a record causes: consumers.fold; which log it is: eventstore.log
+Not here   what a record causes: consumers.fold; what is decided, and when: consumers.deciding; which log it is:
+           eventstore.log
 """
 
 import asyncio
@@ -31,7 +34,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rolloutlog.consumers.deciding import Deciding
 from rolloutlog.consumers.fold import fold
+from rolloutlog.consumers.limits import Limits
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output
 from rolloutlog.consumers.owners import Claim, Claims, FencedOut, write_claim
 from rolloutlog.consumers.packing import Packer
@@ -43,7 +48,7 @@ from rolloutlog.consumers.state import PartitionState
 from rolloutlog.consumers.status_writer import StatusWriter
 from rolloutlog.consumers.waiting import describe_open
 from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRange, StoreError
-from rolloutlog.eventstore.log import EVENTS, Log, Owner, Reader, Record
+from rolloutlog.eventstore.log import EVENTS, Log, Owner, Position, Reader, Record
 
 APP = "assembler"
 SUCCESSOR_WAIT_S = 5.0
@@ -68,14 +73,16 @@ class HeldBack(StoreError):
 
 @dataclass(frozen=True)
 class AssemblerSettings:
-    """How an assembler runs. Only `fold` changes what it puts out.
+    """How an assembler runs. Only `fold` changes what it puts out of the same log.
 
+    limits            how long anything waits: they end it by decisions, which are events in the log
     dead_letters_in_row, dead_letters_share   stop at so many refused events in a row, or share of 10,000
     on_history_lost   `fail`, or `skip` what retention removed
     status_interval_s  between two records that say where it is, for people who look on
     """
 
     fold: FoldSettings = field(default_factory=FoldSettings)
+    limits: Limits = field(default_factory=Limits)
     commit_interval_s: float = 0.2
     commit_events: int = 2_000
     commit_bytes: int = 8 * 2**20
@@ -93,11 +100,13 @@ class Summary:
     counts           events and outputs by name
     rewards          rewards of published rollouts by outcome
     without_samples  batches without samples by reason
+    decisions        by reason: what was ended because it waited for too long
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     rewards: Counter[str] = field(default_factory=Counter)
     without_samples: Counter[str] = field(default_factory=Counter)
+    decisions: Counter[str] = field(default_factory=Counter)
     open_rollouts: int = 0
     open_groups: int = 0
     waiting: list[str] = field(default_factory=list)
@@ -246,6 +255,7 @@ class Worker:
         self.refusals = Refusals(self.settings.dead_letters_in_row, self.settings.dead_letters_share)
         source = f"{APP}.{secrets.token_hex(8)}"
         self.packer = Packer(partition, self.settings.fold.config_hash, source)
+        self.deciding = Deciding(self.log, partition, self.settings.limits, asyncio.get_running_loop().time)
 
     async def run(self) -> None:
         owner, reader = await self._own(), None
@@ -328,6 +338,29 @@ class Worker:
                 committed_at = now
             if ended:
                 return
+            if self.end is None:  # a run to the end waits for nothing
+                await self._decide(owner)
+
+    async def _decide(self, owner: Owner) -> None:
+        decisions = await self.deciding.due(self.state)
+        if not decisions:
+            return
+        if self.outputs:
+            await self._commit(owner)
+        self.on_step(self.partition, "decide")
+        records = self.packer.pack_decisions(decisions, time_ns=self.clock())
+        await owner.commit(records, {self.partition: self._progress()})
+        reasons = Counter(each.reason for each in decisions)
+        self.summary.decisions.update(reasons)
+        told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        logger.info("partition %d: ended what waited for too long: %s", self.partition, told)
+
+    def hear_log_time(self, log_time_ns: int) -> None:
+        """The log has just said what time it is."""
+        self.deciding.hear_log_time(log_time_ns)
+
+    def _progress(self) -> Position:
+        return to_position(Progress(self.state.watermark(), self.state.position))
 
     def _wait_s(self) -> float:
         if self.due_at is None:
@@ -336,6 +369,7 @@ class Worker:
 
     def _fold(self, record: Record) -> None:
         outputs = fold(self.state, record)
+        self.deciding.read(record)
         self.events_since += 1
         self.refusals.add([each for each in outputs if isinstance(each, DeadLetter)])
         if outputs:
@@ -360,7 +394,7 @@ class Worker:
         self.on_step(self.partition, "pack")
         records = self.packer.pack(self.outputs, time_ns=self.clock())
         self.on_step(self.partition, "commit")
-        await owner.commit(records, {self.partition: to_position(Progress(state.watermark(), state.position))})
+        await owner.commit(records, {self.partition: self._progress()})
         self.on_step(self.partition, "confirm")
         self._confirm()
 

@@ -7,6 +7,8 @@ Order      one partition's records by offset; an event seen before (same source 
 Opening    a rollout opens at its RolloutStarted; starts of a closed group open nothing
 Closing    a rollout closes at the event after which nothing it waits for is missing, a group when all of its announced
            rollouts are closed, or at its GroupClosed
+Decisions  of the partition's owner, about what it knew at offset `as_of`. What an event would lift (idle, grace, retry)
+           holds only as of the newest one; an age and replayed bytes hold, whatever came since
 Run        its end is passed on once every group opened before it is closed; rollouts that start after it are folded as
            any other
 Restart    outputs triggered below `state.emit_from` are not made again: they are out already
@@ -34,15 +36,18 @@ from rolloutlog.eventstore.checks import check_agreement, check_event
 from rolloutlog.eventstore.codec import HEADER, Header, decode_event, parse_header
 from rolloutlog.eventstore.errors import InvalidEvent
 from rolloutlog.eventstore.events import (
+    AGE,
     COMPLETE,
     FAILED,
     KINDS,
     REQUESTED,
+    RETRY,
     Event,
     GroupClosed,
     RewardRecorded,
     RolloutCompleted,
     RolloutExpired,
+    RolloutHeartbeat,
     RolloutStarted,
     RunEnded,
     SourceEnded,
@@ -148,7 +153,7 @@ def _open(state: PartitionState, group: Group, event: RolloutStarted, header: He
         state.counts["surplus"] += 1
         return
     group.rollouts[event.rollout_id] = Rollout(
-        event.rollout_id, len(group.rollouts), record.offset, _attempt(event, header, record)
+        event.rollout_id, len(group.rollouts), record.offset, record.log_time_ns, _attempt(event, header, record)
     )
     group.newest_offset = record.offset
     group.open_count += 1
@@ -229,23 +234,25 @@ def _rollout_event(state: PartitionState, header: Header, record: Record, output
     # Spans wait undecoded: most bytes are theirs, and only rollouts that close need them.
     event = None if header.kind == Span.record else _decode(header, record)
     source = _arrive(group, attempt, header, record.offset, ends=isinstance(event, RolloutCompleted | SourceEnded))
-    extra = record.headers if len(record.headers) > 1 else None
-    attempt.records.append(
-        # The kind's own text and the source's object, not copies: an open rollout weighs little more than its bytes.
-        Stored(
-            record.offset, KINDS[header.kind].record, header.flags, header.sequence, source, record.value, extra, event
-        )
-    )
+    if header.kind != RolloutHeartbeat.record:  # it says no more than that it came
+        attempt.records.append(_stored(header, record, source, event))
     if source.values is not None:
         source.values[header.sequence] = record.value
     if isinstance(event, RewardRecorded) and attempt.awaited is not None:
         attempt.awaited.rewards.discard(event.name)
     elif isinstance(event, RolloutCompleted) and attempt.completed is None:
-        attempt.completed = event
+        attempt.completed, attempt.waits_from = event, record.offset
         names = (each.event.name for each in attempt.records if each.kind == RewardRecorded.record)
         attempt.awaited = Awaited(event, attempt.sources.values(), names)
     if attempt.completed is not None:
         _close_when_whole(state, group, rollout, record.offset, outputs)
+
+
+def _stored(header: Header, record: Record, source: Source, event: Event | None) -> Stored:
+    """The kind's own text and the source's object, not copies: an open rollout weighs little more than its bytes."""
+    extra = record.headers if len(record.headers) > 1 else None
+    kind = KINDS[header.kind].record
+    return Stored(record.offset, kind, header.flags, header.sequence, source, record.value, extra, event)
 
 
 def _arrive(group: Group, attempt: Attempt, header: Header, offset: int, *, ends: bool = False) -> Source:
@@ -308,11 +315,10 @@ def _close_when_whole(
     attempt = rollout.attempt
     completed = attempt.completed
     assert completed is not None
-    awaited = attempt.awaited
-    if not attempt.sources[completed.source].whole or awaited is None or awaited.rewards or awaited.missing_names():
+    if not attempt.whole:
         return
     if completed.status == FAILED:
-        if attempt.number + 1 < attempt.started.attempts_max:
+        if not attempt.is_last:
             return  # waits for the next attempt's start
         _close_rollout(state, group, rollout, offset, "failed", completed.error, outputs)
     else:
@@ -325,7 +331,11 @@ def _expire(
     event = _decode(header, record)
     assert isinstance(event, RolloutExpired)
     attempt = rollout.attempt
-    if event.as_of != attempt.newest_offset or (attempt.expired is not None and event.reason != "retry"):
+    if event.reason == AGE:
+        holds = attempt.first_offset <= event.as_of <= attempt.newest_offset
+    else:
+        holds = event.as_of == attempt.newest_offset and (attempt.expired is None or event.reason == RETRY)
+    if not holds:
         state.counts["stale_decision"] += 1
         return
     missing = [
@@ -335,7 +345,8 @@ def _expire(
     ]
     reason = event.reason + (f", missing {'; '.join(missing)}" if missing else "")
     attempt.expired = attempt.expired or reason
-    if event.reason != "retry" and attempt.number + 1 < attempt.started.attempts_max:
+    if event.reason not in (AGE, RETRY) and not attempt.is_last:  # the age is that of all attempts together
+        attempt.waits_from = record.offset
         return  # waits for the next attempt's start
     if attempt.completed is not None and attempt.completed.status == FAILED:
         _close_rollout(state, group, rollout, record.offset, "failed", attempt.completed.error, outputs)
@@ -386,7 +397,7 @@ def _close_group_event(state: PartitionState, header: Header, record: Record, ou
             _forget(state, group)
         state.closed[group_id] = ClosedGroup(offset, False, expires_ns)
         state.closed_pins.append((offset, group_id))
-    elif event.as_of is not None and (group is None or event.as_of != group.newest_offset):
+    elif event.as_of is not None and (group is None or not group.first_offset <= event.as_of <= group.newest_offset):
         state.counts["stale_decision"] += 1
     elif group is not None:
         for rollout in list(group.rollouts.values()):

@@ -7,12 +7,13 @@ from hashlib import blake2b
 from typing import Any
 
 from rolloutlog.consumers.batches import encode_parts
+from rolloutlog.consumers.decisions import Decision, Expiry
 from rolloutlog.consumers.origin import HEADER as ORIGIN
 from rolloutlog.consumers.origin import Origin
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output, RunEnding
 from rolloutlog.eventstore.codec import HEADER as EVENT
 from rolloutlog.eventstore.codec import encode_event, header_of
-from rolloutlog.eventstore.events import COMPLETE, GroupClosed
+from rolloutlog.eventstore.events import COMPLETE, Event, GroupClosed, RolloutExpired
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, NewRecord
 from rolloutlog.eventstore.settings import EVENT_BYTES_MAX, RECORD_OVERHEAD_BYTES
 
@@ -43,21 +44,50 @@ class Packer:
             elif isinstance(output, RunEnding):
                 records.append(self._run_ending(output))
             else:
-                event = GroupClosed(
-                    rollout_id="",
-                    attempt=0,
-                    source=self.source,
-                    sequence=self.sequence,
-                    time_ns=time_ns,
-                    group_id=output.group_id,
-                    reason=COMPLETE,
-                )
-                self.sequence += 1
-                headers = ((EVENT, header_of(event).text()),)
-                records.append(
-                    NewRecord(EVENTS, self.partition, output.group_id.encode(), encode_event(event), headers)
-                )
+                records.append(self._group_closed(output.group_id, COMPLETE, None, time_ns))
         return records
+
+    def pack_decisions(self, decisions: Iterable[Decision], *, time_ns: int) -> list[NewRecord]:
+        """Events of decisions, to append to the events. `time_ns`: now."""
+        return [
+            self._expired(each, time_ns)
+            if isinstance(each, Expiry)
+            else self._group_closed(each.group_id, each.reason, each.as_of, time_ns)
+            for each in decisions
+        ]
+
+    def _expired(self, decision: Expiry, time_ns: int) -> NewRecord:
+        event = RolloutExpired(
+            rollout_id=decision.rollout_id,
+            attempt=decision.attempt,
+            source=self.source,
+            sequence=self.sequence,
+            time_ns=time_ns,
+            reason=decision.reason,
+            as_of=decision.as_of,
+            missing_events=decision.missing_events,
+            missing_names=decision.missing_names,
+            missing_rewards=decision.missing_rewards,
+        )
+        return self._event(event, decision.group_id)
+
+    def _group_closed(self, group_id: str, reason: str, as_of: int | None, time_ns: int) -> NewRecord:
+        event = GroupClosed(
+            rollout_id="",
+            attempt=0,
+            source=self.source,
+            sequence=self.sequence,
+            time_ns=time_ns,
+            group_id=group_id,
+            reason=reason,
+            as_of=as_of,
+        )
+        return self._event(event, group_id)
+
+    def _event(self, event: Event, group_id: str) -> NewRecord:
+        self.sequence += 1
+        headers = ((EVENT, header_of(event).text()),)
+        return NewRecord(EVENTS, self.partition, group_id.encode(), encode_event(event), headers)
 
     def _batch(self, output: BatchReady) -> list[NewRecord]:
         batch = output.batch

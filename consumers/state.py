@@ -107,7 +107,12 @@ class Awaited:
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at a rollout. `faults`: why it is incomplete; `expired`: reason and what was missing."""
+    """One try at a rollout.
+
+    faults      why it is incomplete
+    expired     reason and what was missing
+    waits_from  offset of the event from which on it only waits: its completion, or its expiry with attempts left
+    """
 
     number: int
     started: RolloutStarted
@@ -119,15 +124,34 @@ class Attempt:
     awaited: Awaited | None = None
     faults: tuple[str, ...] = ()
     expired: str | None = None
+    waits_from: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Completed, and nothing that it waits for is missing."""
+        completed, awaited = self.completed, self.awaited
+        if completed is None or awaited is None or not self.sources[completed.source].whole:
+            return False
+        return not awaited.rewards and not awaited.missing_names()
+
+    @property
+    def is_last(self) -> bool:
+        """No attempt may follow it."""
+        return self.number + 1 >= self.started.attempts_max
 
 
 @dataclass(slots=True)
 class Rollout:
-    """One rollout of an open group, the `index`-th started. `closed`: how it closed, None while it is open."""
+    """One rollout of an open group, the `index`-th started.
+
+    first_ns  log time of its first event
+    closed    how it closed, None while it is open
+    """
 
     rollout_id: str
     index: int
     first_offset: int
+    first_ns: int
     attempt: Attempt
     closed: "Closing | None" = None
 

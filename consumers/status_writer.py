@@ -30,6 +30,9 @@ class Working(Protocol):
     outputs: list[Output]
     claim: Claim | None
 
+    def hear_log_time(self, log_time_ns: int) -> None:
+        """Told the log time of what was just written."""
+
 
 class StatusWriter:
     """Statuses of the workers that own their partitions at the moment, and the last ones of those that ended.
@@ -81,7 +84,9 @@ class StatusWriter:
             # Made after the answer: a worker that was fenced while it was awaited is not among them any more.
             statuses = list(self._statuses(workers.values(), ends))
             if statuses:
-                await self._log.append([status_record(each) for each in statuses])
+                stored = await self._log.append([status_record(each) for each in statuses])
+                for worker in workers.values():
+                    worker.hear_log_time(stored[-1].log_time_ns)
         except StoreError as error:
             logger.info("statuses were not written: %s", error)
         except Exception:

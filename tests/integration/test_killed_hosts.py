@@ -1,4 +1,4 @@
-"""Rollouts whose host was killed half-way stay open and never become samples; whole ones are published."""
+"""Rollouts whose host was killed half-way never become samples, and expire; whole ones are published."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import assemble
+from support.processes import Command, assemble, wait_until
 from support.store import Store
 from support.workload import whole_group
 
@@ -98,6 +98,63 @@ def test_publisher_killed_while_it_sends_yields_samples_of_whole_rollouts_alone(
     batches = store.batches()
     assert sorted(batch.group_id for batch in batches) == sorted(whole)
     assert {len(batch.samples) for batch in batches} == {2}
+
+
+# An assembler that goes on ends what the hosts left open. Short limits: the hosts are dead for good.
+
+
+def _live(store: Store, **limits: object) -> Command:
+    settings = {"grace_s": 0.5, "min_group": 1, "status_interval_s": 0.5, **limits}
+    return assemble(store.url, until_end=False, **settings)
+
+
+def _ends(store: Store) -> dict[str, tuple[str, str | None]]:
+    """State and reason of each published rollout."""
+    return {each.rollout_id: (each.status, each.reason) for batch in store.batches() for each in batch.rollouts}
+
+
+def _ended(store: Store, assembler: Command, count: int) -> dict[str, tuple[str, str | None]]:
+    wait_until(lambda: len(_ends(store)) >= count, f"{count} rollouts published")
+    assembler.terminate()
+    assert assembler.finish() == 0, assembler.stderr
+    return _ends(store)
+
+
+def test_group_of_a_killed_host_is_published_with_its_survivors(store: Store) -> None:
+    assembler = _live(store, idle_s=2)
+    host = _start("publish", store.url)
+    group_id = _line(host)
+    assert _line(host) == "ready"
+    _kill(host)
+    found = _ended(store, assembler, 2)
+    assert sorted(found.values()) == [("emitted", None), ("expired", "idle")]
+    (batch,) = store.batches()
+    assert (batch.group_id, batch.closed_reason, len(batch.samples)) == (group_id, "complete", 1)
+    assert "ended because they waited for too long: 1 idle" in assembler.stderr
+
+
+def test_hosts_that_all_died_are_taken_for_cut_off_until_their_rollouts_are_too_old(store: Store) -> None:
+    assembler = _live(store, idle_s=1, age_s=4)
+    hosts = [_start("append", store.url, f"killed-{partition}", str(partition)) for partition in (0, 1)]
+    assert [_line(host) for host in hosts] == ["ready", "ready"]
+    for host in hosts:
+        _kill(host)
+    found = _ended(store, assembler, 4)
+    assert set(found.values()) == {("expired", "age")}
+    assert "2 of 2 running rollouts are silent for idle_s (1 s)" in assembler.stderr
+
+
+def test_group_that_lacks_a_rollout_is_published_when_it_is_old(store: Store) -> None:
+    """The host was killed before it began the second one; the assembler comes back after that, and is killed once."""
+    lacking = whole_group("lacking", rollouts=2)[:4]
+    store.append(lacking)
+    assembler = _live(store, group_age_s=2)
+    assembler.wait_for_steps(0, "decide")
+    assembler.kill()
+    assembler.finish()
+    assembler = _live(store, group_age_s=1)
+    assert _ended(store, assembler, 1) == {"lacking-r0": ("emitted", None)}
+    assert [batch.closed_reason for batch in store.batches()] == ["age"]
 
 
 def _rollouts(store: Store) -> tuple[set[str], set[str]]:

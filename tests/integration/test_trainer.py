@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from support.batches import assert_ledger_holds, batch, end_records, last_words,
 from support.processes import assemble, wait_until
 from support.store import Store
 
+from rolloutlog.consumers.acked import Reached
+from rolloutlog.consumers.ledger_reading import read_ledger
 from rolloutlog.consumers.trainer import BatchStream, FencedOut
 from rolloutlog.deploy.kafka import Broker
 from rolloutlog.eventstore import EventPublisher
@@ -215,6 +218,73 @@ def test_run_from_hosts_through_the_assembler_to_its_end_trains_every_sample(sto
     assert sorted(trained) == sorted(published_ids(store))
 
 
+def test_end_of_a_run_that_retention_removed_is_no_lost_history(store) -> None:
+    """The position stands behind it and the markers of its transaction, and says that the run has ended there."""
+
+    async def publish() -> None:
+        owner = await store.log.own("assembler", "events", 0)
+        for number in range(4):
+            await owner.commit(records_of(batch(f"g{number}"), number % store.partitions), {})
+        await owner.commit(end_records(store.partitions), {})
+        await owner.close()
+
+    store.run(publish())
+    with opened(store.url) as stream:
+        for step in stream:
+            stream.ack(step, policy_version=None)
+        state = stream.state_dict()
+    ranges = store.run(store.log.ranges(BATCHES, range(store.partitions)))
+    for partition, span in ranges.items():
+        store.cut(BATCHES, partition, span.end)
+    with opened(store.url) as stream:
+        stream.load_state_dict(state)
+        assert stream.next_step(timeout_s=10) is None
+    fill(store, 2)
+    with opened(store.url) as stream:
+        assert [step.number for step in stream] == [2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["loading", "ending"])
+def test_trainer_killed_amid_a_rewind_or_the_end_of_the_run_keeps_the_ledger(store, when) -> None:
+    rng = random.Random(5)
+    records = [record for index in range(8) for record in records_of(batch(f"g{index}", 1), index % store.partitions)]
+    store.append([*records, *records_of(batch("val", 0)), *end_records(store.partitions)])
+    with opened(store.url) as stream:
+        state = stream.state_dict()
+    for _ in range(8):
+        running = subprocess.Popen(
+            [sys.executable, "-c", REWINDING, store.url, json.dumps(state), when], stdout=subprocess.PIPE
+        )
+        assert running.stdout is not None
+        running.stdout.readline()
+        time.sleep(rng.random() * 0.15)  # any moment
+        running.kill()
+        running.wait()
+        running.stdout.close()
+        assert_ledger_holds(store, in_flight=len(published_ids(store)) - len(last_words(store)))
+        assert store.run(read_ledger(store.log)).samples("trainer").ends == Counter(last_words(store).values())
+    with opened(store.url) as stream:
+        for step in stream:
+            stream.ack(step, policy_version=None)
+    assert assert_ledger_holds(store, in_flight=0) == {"trained": 8}
+
+
+REWINDING = """
+import json, sys
+from rolloutlog.consumers.trainer import BatchStream
+url, state, when = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+stream = BatchStream.open(url, groups_per_step=2, max_staleness=None, missing_reward=0)
+print("at work", flush=True)
+while True:
+    stream.load_state_dict(state)
+    for step in stream:
+        stream.ack(step, policy_version=None)
+        if when == "loading":
+            break
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_trainer_killed_at_any_moment_keeps_ledger_and_weights(store, start, tmp_path, seed) -> None:
@@ -238,6 +308,10 @@ def test_trainer_killed_at_any_moment_keeps_ledger_and_weights(store, start, tmp
 
 def opened(url: str, **given) -> BatchStream:
     return BatchStream.open(url, groups_per_step=2, max_staleness=None, missing_reward=0, wait_s=60, **given)
+
+
+def offsets_of(reached: Mapping[int, Reached]) -> dict[int, int]:
+    return {partition: each.offset for partition, each in reached.items()}
 
 
 def kafka_store(broker: Broker) -> Store:
@@ -296,7 +370,7 @@ def test_reader_whose_partition_was_quiet_is_not_told_of_lost_history(own_broker
                 step = stream.next_step()
                 assert step is not None
                 if step.number == 1:
-                    wait_until(lambda: prefetch.reached() == reached, "all read")
+                    wait_until(lambda: offsets_of(prefetch.reached()) == reached, "all read")
                 stream.ack(step, policy_version=None)
             offsets = stream.state_dict()["offsets"]
         assert offsets == {"0": ends[0].end, "1": ends[1].end}

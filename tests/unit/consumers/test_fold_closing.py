@@ -248,12 +248,46 @@ def test_fold_of_an_expired_rollout_gives_no_samples_but_its_rewards():
     assert (partition.batch.samples, partition.result().final) == ((), {"reward": 0.5})
 
 
+@pytest.mark.parametrize("reason", ["idle", "grace", "retry"])
 @pytest.mark.parametrize("as_of", [0, 2, 99])
-def test_fold_of_an_expiry_that_is_not_as_of_the_newest_event_is_ignored(as_of: int):
+def test_fold_of_an_expiry_that_is_not_as_of_the_newest_event_is_ignored(as_of: int, reason: str):
     """Something arrived after the owner had decided."""
     partition = Partition()
-    partition.add(started(), call(), expired(as_of))
+    partition.add(started(), call(), expired(as_of, reason=reason))
     assert (closed(partition), partition.counts["stale_decision"]) == (False, 1)
+
+
+def test_fold_of_an_expiry_by_age_as_of_an_older_event_closes_the_rollout():
+    """No event makes it younger: one that never stops sending would wait without a limit."""
+    partition = Partition()
+    partition.add(started(), call(), expired(0, reason="age"))
+    assert (partition.statuses, partition.result().reason) == ({"r": "expired"}, "age")
+
+
+def test_fold_of_an_expiry_by_age_as_of_an_event_that_is_not_folded_is_ignored():
+    partition = Partition()
+    partition.add(started(), call(), expired(2, reason="age"))
+    assert (closed(partition), partition.counts["stale_decision"]) == (False, 1)
+
+
+def test_fold_of_an_expiry_by_age_closes_a_rollout_with_attempts_left():
+    partition = Partition()
+    partition.add(started(attempts_max=2), expired(0, reason="age"))
+    assert partition.statuses == {"r": "expired"}
+
+
+def test_fold_of_an_expiry_by_age_closes_an_expired_attempt_for_its_first_reason():
+    partition = Partition()
+    partition.add(started(attempts_max=2), expired(0), expired(0, reason="age"))
+    assert partition.result().reason == "idle"
+
+
+def test_fold_of_a_heartbeat_keeps_nothing_of_it_but_its_number():
+    partition = Partition()
+    heartbeat = RolloutHeartbeat(rollout_id="r", attempt=0, source=MAIN, sequence=1, time_ns=0)
+    partition.add(started(), heartbeat, heartbeat)
+    (attempt,) = (each.attempt for each in partition.state.groups["g"].rollouts.values())
+    assert (attempt.records, attempt.newest_offset, partition.counts["duplicate"]) == ([], 1, 1)
 
 
 def test_fold_of_a_duplicate_leaves_a_decision_valid():

@@ -179,11 +179,29 @@ def test_fold_of_a_decision_as_of_the_groups_newest_event_closes_it():
     assert partition.batch.closed_reason == "age"
 
 
-@pytest.mark.parametrize("as_of", [0, 1, 3])
-def test_fold_of_a_group_decision_that_is_not_as_of_the_newest_event_is_ignored(as_of: int):
+@pytest.mark.parametrize("as_of", [0, 1])
+@pytest.mark.parametrize("reason", ["age", "replay_bytes"])
+def test_fold_of_a_group_decision_as_of_an_older_event_closes_it(reason: str, as_of: int):
+    """No event makes a group younger: one that never stops sending would wait without a limit."""
     partition = open_group()
-    partition.add(group_closed(reason="age", as_of=as_of))
+    partition.add(group_closed(reason=reason, as_of=as_of))
+    assert partition.batch.closed_reason == reason
+
+
+def test_fold_of_a_group_decision_as_of_an_event_that_is_not_folded_is_ignored():
+    partition = open_group()
+    partition.add(group_closed(reason="age", as_of=3))
     assert (partition.batches, partition.counts["stale_decision"]) == ([], 1)
+
+
+def test_fold_of_a_group_decision_about_an_earlier_use_of_the_id_is_ignored():
+    partition = open_group()
+    partition.add(group_closed())
+    partition.at_s = WINDOW_S
+    partition.add(group_closed(reason="complete"))
+    partition.at_s = 2 * WINDOW_S
+    partition.add(started(), group_closed(reason="age", as_of=2))
+    assert (partition.state.open_rollouts, partition.counts["stale_decision"]) == (1, 1)
 
 
 def test_fold_of_a_group_decision_on_an_unknown_group_is_ignored():

@@ -4,12 +4,19 @@ A random log grows while an assembler folds it, commits (outputs, L, P in one tr
 appended to the log itself) and is restarted at any moment, in the middle of a cycle too. What it published must equal
 what one uninterrupted pass over the finished log puts out, triggers included, and no group may be published twice.
 When the ends of the run come out is told by when groups are open, without the fold's own bookkeeping of them.
+
+The assembler decides what waits for too long, at random moments. Decisions come at once, later, twice, and from one
+that was replaced. Half of the logs go on until nothing waits any more: the limits alone must bring that about.
 """
 
 import os
 import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import cast
 
 import pytest
 from support.building import (
@@ -26,13 +33,18 @@ from support.building import (
     run_ended,
     started,
 )
+from unit.consumers.owning import finish
 
+from rolloutlog.consumers.deciding import Deciding
+from rolloutlog.consumers.decisions import Decision
 from rolloutlog.consumers.fold import fold
+from rolloutlog.consumers.limits import Limits
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output, RunEnding
 from rolloutlog.consumers.packing import Packer
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
-from rolloutlog.eventstore.log import EVENTS, Record
+from rolloutlog.eventstore.events import AGE, GRACE, GROUP_REASONS, IDLE
+from rolloutlog.eventstore.log import EVENTS, Log, NewRecord, Range, Record
 
 WINDOW_S = 50.0
 SETTINGS = FoldSettings(late_window_s=WINDOW_S)
@@ -43,24 +55,65 @@ RUN = "run/run"
 
 @dataclass
 class Model:
-    """The log, what was published from it, and the committed position."""
+    """The log, what was published from it, and the committed position. Log time and owners' clocks go alike."""
 
     random: random.Random
+    limits: Limits
     log: list[Record] = field(default_factory=list)
     now_ns: int = 0
     offset: int = 0
     published: list[Output] = field(default_factory=list)
     committed: tuple[int, int] = (0, 0)
     restarts: int = 0
+    decided: int = 0
 
     def append(self, entry: Record, step_ns: int) -> None:
         self.now_ns += step_ns
         self.offset += 1 + (self.random.random() < 0.1)  # offsets have gaps
         self.log.append(entry._replace(offset=self.offset, log_time_ns=self.now_ns))
 
-    def state(self) -> PartitionState:
-        watermark, position = self.committed
-        return PartitionState(0, SETTINGS, position=watermark, emit_from=position)
+    def store(self, records: Iterable[NewRecord]) -> None:
+        for new in records:
+            step = self.random.choice([0, SECOND_NS])
+            self.append(Record(EVENTS, 0, 0, 0, new.key, new.value, new.headers), step)
+
+    async def ranges(self, topic: str, partitions: Iterable[int]) -> Mapping[int, Range]:
+        end = self.log[-1].offset + 1 if self.log else 0
+        return {0: Range(0, end, end)}
+
+
+class Owner:
+    """The assembler of the partition, from its start on."""
+
+    def __init__(self, model: Model) -> None:
+        watermark, position = model.committed
+        self.model = model
+        self.state = PartitionState(0, SETTINGS, position=watermark, emit_from=position)
+        self.outputs: list[Output] = []
+        self.packer = Packer(0, SETTINGS.config_hash, "assembler.00000000000000ff")
+        self.deciding = Deciding(cast(Log, model), 0, model.limits, lambda: model.now_ns / SECOND_NS)
+
+    @property
+    def unread(self) -> list[Record]:
+        return [entry for entry in self.model.log if entry.offset >= self.state.position]
+
+    def read(self, count: int) -> None:
+        for entry in self.unread[:count]:
+            self.outputs += fold(self.state, entry)
+            self.deciding.read(entry)
+
+    def commit(self) -> None:
+        if self.state.position >= self.state.emit_from:
+            commit(self.model, self.state, self.packer, self.outputs)
+            self.outputs = []
+
+    def decide(self) -> list[Decision]:
+        decisions = finish(self.deciding.due(self.state))
+        self.model.decided += len(decisions)
+        return decisions
+
+    def append(self, decisions: list[Decision]) -> None:
+        self.model.store(self.packer.pack_decisions(decisions, time_ns=0))
 
 
 def make_events(rng: random.Random) -> list[Record]:
@@ -148,35 +201,84 @@ def interleave(rng: random.Random, streams: list[list[Record]]) -> list[Record]:
     return out
 
 
+def make_limits(rng: random.Random) -> Limits:
+    """Limits of about the length of a log: some logs are over before anything is due, in some all is due."""
+    return Limits(
+        idle_s=rng.choice([5, 60, 400]),
+        age_s=rng.choice([60, 500, 5_000]),
+        grace_s=rng.choice([2, 50]),
+        retry_s=rng.choice([5, 100]),
+        group_age_s=rng.choice([20, 200, 2_000]),
+        replay_bytes_max=rng.choice([500, 2**31, 2**31]),
+    )
+
+
 def run_with_restarts(model: Model, waiting: list[Record]) -> None:
-    """Let hosts append, an assembler fold and commit, and restart it at random, until everything is read."""
+    """Let hosts append, an assembler fold, commit and decide, and restart it at random, until everything is read."""
     rng = model.random
     waiting = list(waiting)
     if rng.random() < 0.3:  # a backlog
         while waiting:
             model.append(waiting.pop(0), step_ns(rng))
-    state, outputs, packer = model.state(), [], Packer(0, SETTINGS.config_hash, "assembler.00000000000000ff")
+    owner, held, restart_share = Owner(model), list[Decision](), rng.choice([0.02, 0.15, 0.15])
     while True:
         if waiting and rng.random() < 0.5:
             model.append(waiting.pop(0), step_ns(rng))
-        unread = [entry for entry in model.log if entry.offset >= state.position]
-        for entry in unread[: rng.randint(0, 6)]:
-            outputs += fold(state, entry)
-        restart = rng.random() < 0.15
-        if rng.random() < 0.5 and state.position >= state.emit_from:
-            commit(model, state, packer, outputs)
-            outputs = []
+        owner.read(rng.randint(0, 6))
+        restart = rng.random() < restart_share
+        if rng.random() < 0.5:
+            owner.commit()
+        if rng.random() < 0.4:
+            held = decide(owner, held)
         if restart:
+            held = replaced(owner, held)
+            owner = Owner(model)
+        if not waiting and not owner.unread and not owner.outputs and owner.state.position >= owner.state.emit_from:
+            if rng.random() < 0.5 or model.restarts > 30:
+                break
+            owner = Owner(model)
             model.restarts += 1
-            state, outputs = model.state(), []
-        done = not waiting and not [entry for entry in model.log if entry.offset >= state.position]
-        if done and not outputs and state.position >= state.emit_from:
-            if rng.random() < 0.5:
-                return
-            state, outputs = model.state(), []
-            if model.restarts > 30:
-                return
-            model.restarts += 1
+    if rng.random() < 0.5:
+        wait_for_limits(owner)
+
+
+def decide(owner: Owner, held: list[Decision]) -> list[Decision]:
+    """Decide and append it, or hold it back, to append it at another time. Returns what is held back now."""
+    model, rng = owner.model, owner.model.random
+    model.now_ns += step_ns(rng)
+    decisions = owner.decide()
+    if rng.random() < 0.2:
+        return [*held, *decisions]
+    if rng.random() < 0.7:  # as the assembler does: outputs first
+        owner.commit()
+    owner.append(decisions * rng.choice([1, 1, 2]))
+    if held and rng.random() < 0.5:
+        owner.append(held)
+        return []
+    return held
+
+
+def replaced(owner: Owner, held: list[Decision]) -> list[Decision]:
+    """Another owner takes over; what this one decides from what it knows may still arrive."""
+    owner.model.restarts += 1
+    return [*held, *owner.decide()] if owner.model.random.random() < 0.3 else held
+
+
+def wait_for_limits(owner: Owner) -> None:
+    """No host sends anything any more: limits alone close all that is open."""
+    model, limits = owner.model, owner.model.limits
+    longest_s = limits.open_s_max + limits.grace_s + 60
+    until_ns = model.now_ns + int(longest_s * SECOND_NS)
+    while owner.state.groups or owner.unread:
+        assert model.now_ns < until_ns, f"still open after {longest_s} s: {owner.state.groups}"
+        owner.read(1_000)
+        owner.commit()
+        owner.append(owner.decide())
+        if not owner.unread:
+            model.now_ns += 2 * SECOND_NS
+    owner.read(1_000)
+    owner.commit()
+    assert not owner.state.run_ends
 
 
 def commit(model: Model, state: PartitionState, packer: Packer, outputs: list[Output]) -> None:
@@ -184,8 +286,7 @@ def commit(model: Model, state: PartitionState, packer: Packer, outputs: list[Ou
     firsts = [group.first_offset for group in state.groups.values()]
     assert watermark <= min(firsts, default=state.position), "L passed an open group"
     assert state.position >= model.committed[1], "P fell"
-    for new in packer.pack([each for each in outputs if isinstance(each, GroupClosing)], time_ns=model.now_ns):
-        model.append(Record(EVENTS, 0, 0, 0, new.key, new.value, new.headers), model.random.choice([0, SECOND_NS]))
+    model.store(packer.pack([each for each in outputs if isinstance(each, GroupClosing)], time_ns=model.now_ns))
     model.published += [each for each in outputs if not isinstance(each, GroupClosing)]
     model.committed = (watermark, state.position)
 
@@ -237,7 +338,8 @@ def comparable(outputs: list[Output]) -> list[object]:
 
 
 def check_seed(seed: int) -> Model:
-    model = Model(random.Random(seed))
+    rng = random.Random(seed)
+    model = Model(rng, make_limits(rng))
     run_with_restarts(model, make_events(model.random))
     assert comparable(model.published) == comparable(uninterrupted(model.log)), f"seed {seed}"
     assert_run_ends(model.published, run_endings(model.log), f"seed {seed}")
@@ -252,7 +354,8 @@ def seeds(count: int) -> range:
 
 
 def check(count: int) -> None:
-    batches = letters = restarts = ends = ends_held_back = 0
+    batches = letters = restarts = ends = ends_held_back = decided = 0
+    closed: Counter[str] = Counter()
     for seed in seeds(count):
         model = check_seed(seed)
         groups = [each.batch.group_id for each in model.published if isinstance(each, BatchReady)]
@@ -261,13 +364,24 @@ def check(count: int) -> None:
         batches += len(groups)
         letters += sum(isinstance(each, DeadLetter) for each in model.published)
         restarts += model.restarts
+        decided += model.decided
+        closed.update(each.batch.closed_reason for each in model.published if isinstance(each, BatchReady))
+        closed.update(
+            re.split("[,;]", result.reason or "")[0]
+            for each in model.published
+            if isinstance(each, BatchReady)
+            for result in each.batch.rollouts
+            if result.status == "expired"
+        )
         run_ends = [each for each in model.published if isinstance(each, RunEnding)]
         ends += len(run_ends)
         ends_held_back += sum(each.trigger > each.offset for each in run_ends)
     print(
         f"{count} logs: {batches} batches, {letters} dead letters, {restarts} restarts, {ends} ends of the run, "
-        f"{ends_held_back} of them held back"
+        f"{ends_held_back} of them held back; {decided} decisions; closed: {dict(closed)}"
     )
+    assert all(closed[reason] > count / 100 for reason in (*GROUP_REASONS, IDLE, AGE, GRACE))
+    assert decided > count / 2
     assert batches > count / 2
     assert letters > 0
     assert restarts > count / 2
