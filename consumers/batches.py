@@ -25,7 +25,7 @@ CALLS_AN_OUTCOME = 1_000  # an id takes up to 2 kB
 
 @dataclass(frozen=True, slots=True)
 class RewardOutcome:
-    """What became of one reward. Fields: schemas/TrainingBatch.v1.avsc, RewardOutcome."""
+    """What became of one reward. Fields: schemas/TrainingBatch.v2.avsc, RewardOutcome."""
 
     reward_id: str
     name: str
@@ -42,7 +42,7 @@ class RewardOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """One rollout in its one final state. Fields: schemas/TrainingBatch.v1.avsc, RolloutResult."""
+    """One rollout in its one final state. Fields: schemas/TrainingBatch.v2.avsc, RolloutResult."""
 
     rollout_id: str
     attempt: int
@@ -63,7 +63,7 @@ class RolloutResult:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A closed group. Fields: schemas/TrainingBatch.v1.avsc. `rollouts` and `samples` are whole, over all parts."""
+    """A closed group. Fields: schemas/TrainingBatch.v2.avsc. `rollouts` and `samples` are whole, over all parts."""
 
     batch_id: str
     group_id: str
@@ -358,13 +358,9 @@ def _read_result(record: dict[str, Any]) -> RolloutResult:
 
 
 def _read_sample(record: dict[str, Any]) -> Sample:
-    return Sample(
-        **{
-            **record,
-            "span_ids": tuple(record["span_ids"]),
-            "policy_version_runs": tuple(PolicyVersionRun(**run) for run in record["policy_version_runs"]),
-            "arrays": tuple(
-                TokenArray(each["name"], each["dtype"], tuple(each["shape"]), each["data"]) for each in record["arrays"]
-            ),
-        }
+    record["span_ids"] = tuple(record["span_ids"])
+    record["policy_version_runs"] = tuple(PolicyVersionRun(**run) for run in record["policy_version_runs"])
+    record["arrays"] = tuple(
+        TokenArray(each["name"], each["dtype"], tuple(each["shape"]), each["data"]) for each in record["arrays"]
     )
+    return Sample(**record)

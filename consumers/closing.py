@@ -5,19 +5,21 @@ rewards and makes samples. A span that is refused becomes a dead letter, with th
 the rollout incomplete. Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from rolloutlog.consumers.attribution import Attribution, Entry, RewardEntry, SpanEntry, attribute
+from rolloutlog.consumers.attribution import Attribution, CallResult, Entry, RewardEntry, SpanEntry, attribute
 from rolloutlog.consumers.batches import SAMPLE_BYTES_MAX, RewardOutcome
-from rolloutlog.consumers.extra_info import merge_extra_info
+from rolloutlog.consumers.extra_info_merging import merge_extra_info
 from rolloutlog.consumers.outputs import DeadLetter
-from rolloutlog.consumers.samples import Sample, call_sample
-from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.consumers.samples import Sample, call_sample, line_sample
+from rolloutlog.consumers.settings import TRAJECTORY, FoldSettings
 from rolloutlog.consumers.state import Rollout, Stored
+from rolloutlog.consumers.trajectory import PromptPaths, find_lines
 from rolloutlog.eventstore.checks import check_agreement, check_event
 from rolloutlog.eventstore.codec import HEADER, Header, decode_event
 from rolloutlog.eventstore.errors import InvalidEvent
@@ -33,6 +35,10 @@ FAULTS_SHOWN = 3
 REASON_CHARACTERS_MAX = 4_000
 ROLLOUT_BYTES_MAX = 512 * 2**20  # of full prompts and responses: shared prompts make them many times the events
 REFUSED_CHARACTERS_MAX = 64 * 1024  # of refused keys that a result names, so that a bad scorer leaves it small
+
+LINE_BYTES_MAX = SAMPLE_BYTES_MAX - 2**18  # of a merged row's tokens and arrays; the rest is for names and extra info
+
+_Row = tuple[Sequence[str], Callable[[bytes], Sample]]  # step rewards that count for it; its sample, of its extra info
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +69,22 @@ def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Se
 
     calls, entries, rewards = _decode(rollout, partition, refuse)
     attribution = attribute(entries, settings.attribution)
+    if attribution.fault is not None:
+        faults.insert(0, attribution.fault)  # first, so that it is always told in full
     wanted = closing.status == COMPLETED and attempt.started.split in settings.splits
-    size_bytes = _restored_bytes(calls)
-    if size_bytes > ROLLOUT_BYTES_MAX:
-        prompts = {}
-        faults.append(f"full prompts and responses of {size_bytes} bytes, at most {ROLLOUT_BYTES_MAX}")
-    else:
-        prompts = _prompts(calls, refuse)
+    rows_of = _line_rows if settings.merge == TRAJECTORY else _call_rows
+    rows = rows_of(calls, attribution.calls, rollout.index, refuse, faults)
     samples: list[Sample] = []
     refused_keys: dict[str, None] = {}
     extra_info = _ExtraInfo(rewards)
     if wanted and (not faults or settings.on_incomplete == "keep"):
-        for result in attribution.calls:
-            if result.span_id not in prompts:
-                continue  # its own span or its prompt's base was refused: kept rollouts lose this sample alone
-            merged, refused = extra_info.merged((*result.reward_ids, *attribution.final_reward_ids))
+        for reward_ids, make in rows:
+            merged, refused = extra_info.merged((*reward_ids, *attribution.final_reward_ids))
             refused_keys.update(dict.fromkeys(refused))
-            call = calls[result.span_id].event
-            sample = call_sample(call, result, prompts[result.span_id], merged, rollout_index=rollout.index)
-            if result.total is not None and not isfinite(result.total):
+            sample = make(merged)
+            if sample.total is not None and not isfinite(sample.total):
                 # finite rewards, but their sum is above what a float holds
-                faults.append(f"sample {sample.sample_id} with rewards of {result.total} in all")
+                faults.append(f"sample {sample.sample_id} with rewards of {sample.total} in all")
             elif sample.size_bytes > SAMPLE_BYTES_MAX:
                 faults.append(f"sample {sample.sample_id} of {sample.size_bytes} bytes, at most {SAMPLE_BYTES_MAX}")
             else:
@@ -108,6 +109,11 @@ def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Se
         ),
         letters,
     )
+
+
+def entries_of(rollout: Rollout, partition: int) -> list[Entry]:
+    """What attribution is given of a rollout that still has its records, without refused spans, as in `settle`."""
+    return _decode(rollout, partition, lambda stored, error: None)[1]
 
 
 def _decode(rollout: Rollout, partition: int, refuse: Any) -> tuple[dict[str, Stored], list[Entry], dict[str, Stored]]:
@@ -163,6 +169,54 @@ def _prompts(calls: dict[str, Stored], refuse: Any) -> dict[str, bytes]:
         except InvalidEvent as error:
             refuse(stored, error)
     return prompts
+
+
+def _call_rows(
+    calls: dict[str, Stored], results: Sequence[CallResult], rollout_index: int, refuse: Any, faults: list[str]
+) -> list[_Row]:
+    """A row for each call. One is left out when its own span or its prompt's base was refused."""
+    size_bytes = _restored_bytes(calls)
+    if size_bytes > ROLLOUT_BYTES_MAX:
+        faults.append(f"full prompts and responses of {size_bytes} bytes, at most {ROLLOUT_BYTES_MAX}")
+        return []
+    prompts = _prompts(calls, refuse)
+    rows: list[_Row] = []
+    for result in results:
+        if result.span_id in prompts:
+            call, prompt_ids = calls[result.span_id].event, prompts[result.span_id]
+            rows.append(
+                (result.reward_ids, partial(call_sample, call, result, prompt_ids, rollout_index=rollout_index))
+            )
+    return rows
+
+
+def _line_rows(
+    calls: dict[str, Stored], results: Sequence[CallResult], rollout_index: int, refuse: Any, faults: list[str]
+) -> list[_Row]:
+    """A row for each line of conversation, without the calls that `_call_rows` leaves out."""
+    paths = PromptPaths()
+    for stored in calls.values():
+        paths.add(stored.event)
+    known = set()
+    for span_id, stored in calls.items():
+        try:
+            paths.response(stored.event)
+            known.add(span_id)
+        except InvalidEvent as error:
+            refuse(stored, error)
+    usable = ((result, calls[result.span_id].event) for result in results if result.span_id in known)
+    lines = find_lines(usable, paths, size_bytes_max=LINE_BYTES_MAX)
+    size_bytes = sum(line.size_bytes for line in lines)
+    if size_bytes > ROLLOUT_BYTES_MAX:
+        faults.append(f"lines of conversation of {size_bytes} bytes, at most {ROLLOUT_BYTES_MAX}")
+        return []
+    return [
+        (
+            tuple(reward_id for call in line.calls for reward_id in call.result.reward_ids),
+            partial(line_sample, line, rollout_index=rollout_index),
+        )
+        for line in lines
+    ]
 
 
 class _ExtraInfo:

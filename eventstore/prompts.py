@@ -83,9 +83,9 @@ class PromptRestore:
         at: Span | None = call
         while at is not None and (at.source, at.span_id) not in self._full:
             chain.append(at)
-            at = self._base(at)
+            at = self.base(at)
         for each in reversed(chain):
-            base = self._base(each)
+            base = self.base(each)
             rest = each.prompt_ids or b""
             if base is None:
                 full = rest
@@ -93,18 +93,13 @@ class PromptRestore:
                 repeated = each.prompt_base_tokens * TOKEN_BYTES
                 base_prompt = self._full[(base.source, base.span_id)]
                 tokens = base_prompt if repeated <= len(base_prompt) else base_prompt + (base.response_ids or b"")
-                if repeated > len(tokens):
-                    raise InvalidEvent(
-                        f"expected at most the {len(tokens) // TOKEN_BYTES} tokens of call {base.span_id}, "
-                        f"got {each.prompt_base_tokens} at $.prompt_base_tokens",
-                        reason="prompt_base_tokens",
-                        field="$.prompt_base_tokens",
-                    )
+                check_base_tokens(each, len(tokens) // TOKEN_BYTES)
                 full = tokens[:repeated] + rest
             self._full[(each.source, each.span_id)] = full
         return self._full[(call.source, call.span_id)]
 
-    def _base(self, call: Span) -> Span | None:
+    def base(self, call: Span) -> Span | None:
+        """The call that its prompt begins with. Raises InvalidEvent when there is no such earlier call."""
         if call.prompt_base is None:
             return None
         base = self._calls.get((call.source, call.prompt_base))
@@ -116,6 +111,17 @@ class PromptRestore:
                 field="$.prompt_base",
             )
         return base
+
+
+def check_base_tokens(call: Span, base_tokens: int) -> None:
+    """Raise InvalidEvent when the call repeats more than the `base_tokens` tokens that its base has."""
+    if call.prompt_base_tokens > base_tokens:
+        raise InvalidEvent(
+            f"expected at most the {base_tokens} tokens of call {call.prompt_base}, got {call.prompt_base_tokens} at "
+            "$.prompt_base_tokens",
+            reason="prompt_base_tokens",
+            field="$.prompt_base_tokens",
+        )
 
 
 def common_prefix_bytes(left: bytes, right: bytes) -> int:

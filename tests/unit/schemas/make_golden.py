@@ -102,6 +102,7 @@ _SAMPLE = {
     "policy_version_runs": [{"policy_version": 3, "tokens": 2}], "total": 1.5, "step": {"format": 0.5},
     "final": {"reward": 1.0}, "reward_token_index": _ids(1), "reward_token_value": np.array([1.5], "<f8").tobytes(),
     "extra_info": b'{"acc":1}', "model": "policy", "finish_reason": "stop",
+    "final_total": 1.0, "call_tokens": _ids(0, 2),
     "arrays": [{"name": "experts", "dtype": "|u1", "shape": [2], "data": b"\x01\x02"}],
 }  # fmt: skip
 
@@ -122,7 +123,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "StepAwaited": {"reader": "trainer", "step": 7, "groups": 3, "time_ns": TIME_NS},
     "Rewound": {
         "reader": "trainer", "step": 5, "offsets": [{"partition": 0, "offset": 9}], "policy_version": 6,
-        "time_ns": TIME_NS,
+        "time_ns": TIME_NS, "line": TIME_NS - 1,
     },
     "AssemblerStatus": {
         "app": "assembler", "partition": 1, "host": "h", "pid": 4711, "time_ns": TIME_NS, "position": 20,
