@@ -7,9 +7,10 @@ SEED ?= 0
 KEY := $(shell { pwd; cat deploy/requirements.txt tests/requirements.txt pyproject.toml; } | cksum | tr ' ' '-')
 RUN := $(CACHE)/env/run-$(KEY)
 DEV := $(CACHE)/env/dev-$(KEY)
+VERL := $(CACHE)/env/verl-$(shell { pwd; cat tests/requirements-verl.txt pyproject.toml; } | cksum | tr ' ' '-')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka test test-all check sim format clean
+.PHONY: help demo demo-kafka test test-all test-verl check sim bench format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -25,6 +26,11 @@ test: $(DEV)/ready  ## tests of every layer, on SQLite and on Apache Kafka
 
 test-all: $(DEV)/ready  ## all tests, those with many kills and seeds too
 	$(DEV)/bin/python -m pytest tests
+	@if [ -e $(VERL)/ready ]; then $(MAKE) --no-print-directory test-verl; \
+	else echo "SKIPPED: tests with the real torch and verl, which are gigabytes to download; make test-verl runs them"; fi
+
+test-verl: $(VERL)/ready  ## tests of the adapters with the real torch and verl; downloads some 3 GB the first time
+	$(VERL)/bin/python -m pytest tests/unit/consumers/adapters
 
 check: $(DEV)/ready  ## format, lint, types, and the tests that need no broker
 	$(DEV)/bin/ruff format --check .
@@ -35,12 +41,21 @@ check: $(DEV)/ready  ## format, lint, types, and the tests that need no broker
 sim: $(DEV)/ready  ## 5,000 random logs with restarts against one uninterrupted pass, from SEED on
 	SEED=$(SEED) $(DEV)/bin/python -m pytest -q -s -m slow tests/unit/consumers/test_fold_model.py
 
+bench: $(DEV)/ready  ## figures, ours and others side by side, with their ratios; takes minutes
+	@for script in tests/benchmarks/*.py; do \
+		python=$(DEV)/bin/python; \
+		if [ $$script = tests/benchmarks/to_verl.py ]; then python=$(VERL)/bin/python; fi; \
+		echo "== $$script"; \
+		if [ -x $$python ]; then PYTHONPATH=tests $$python $$script || exit 1; \
+		else echo "SKIPPED: it needs the environment that make test-verl makes"; fi; \
+	done
+
 format: $(DEV)/ready  ## format the code
 	$(DEV)/bin/ruff format .
 	$(DEV)/bin/ruff check --fix .
 
 clean:  ## remove this checkout's environments from the cache
-	rm -rf $(RUN) $(DEV)
+	rm -rf $(RUN) $(DEV) $(VERL)
 
 # $(call environment,folder,requirements): a virtual environment with pinned versions and this checkout.
 define environment
@@ -52,6 +67,16 @@ define environment
 	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(1)/ready
 endef
+
+# torch brings what belongs to its build, CUDA or CPU; verl asks for much that the adapters' tests never load.
+$(VERL)/ready:
+	@echo "installing into $(VERL)"
+	@rm -rf $(VERL)
+	@$(PYTHON) -m venv $(VERL)
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check $(shell grep ^torch== tests/requirements-verl.txt) "setuptools>=77" wheel
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/requirements-verl.txt
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(VERL)/ready
 
 $(RUN)/ready:
 	$(call environment,$(RUN),deploy/requirements.txt)

@@ -4,8 +4,8 @@ Batches come in the order in which they arrive, each partition's in offset order
 its last group, so that what it takes of each partition is a prefix; with it go the groups passed over on the way.
 
 stale      a group whose oldest policy version is more than `max_staleness` behind; an unknown version is never stale
-filtered   a sample without reward (`missing_reward="exclude"`), or with more tokens than the stream takes
-Not here   reading: consumers.prefetch; acknowledging: consumers.reader_owner
+Not here   samples that end rejected or filtered: consumers.admission; reading: consumers.prefetch; acknowledging:
+           consumers.reader_owner
 """
 
 import logging
@@ -13,17 +13,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import Any
 
+from rolloutlog.consumers.acked import Reached
+from rolloutlog.consumers.admission import EXCLUDE, FILTER, KEEP, admit
 from rolloutlog.consumers.batches import Batch
+from rolloutlog.consumers.overlong import DROP, OVERLONG, Limits
 from rolloutlog.consumers.published import Published
 from rolloutlog.consumers.samples import Sample
 from rolloutlog.consumers.step import Step
-from rolloutlog.eventstore.acks import FILTERED, STALE, TRAINED, SampleEnd
-from rolloutlog.eventstore.checks import plain_integer
+from rolloutlog.eventstore.acks import STALE, TRAINED, SampleEnd
+from rolloutlog.eventstore.checks import plain_integer, plain_number
 from rolloutlog.eventstore.errors import InvalidSettings
-from rolloutlog.eventstore.tokens import TOKEN_BYTES
-
-EXCLUDE = "exclude"
 
 logger = logging.getLogger("rolloutlog.trainer")
 
@@ -35,9 +36,12 @@ class StepSettings:
     groups_per_step      groups with samples left, each a batch
     max_staleness        policy versions a group may be behind; None = any
     missing_reward       `exclude` samples without a reward, or the number that stands for it
-    prompt_tokens_max    longer ones are filtered; None = any
+    prompt_tokens_max    None = any
     response_tokens_max  as above
     drop_last            at the end of the run, leave what is no whole step unread
+    prompt_overlong      longer prompts: `drop` the sample, `truncate_left` or `truncate_right`: consumers.overlong
+    response_overlong    as above
+    zero_variance        groups whose rollouts all have one reward: `keep`, or `filter`
     """
 
     groups_per_step: int
@@ -46,16 +50,37 @@ class StepSettings:
     prompt_tokens_max: int | None = None
     response_tokens_max: int | None = None
     drop_last: bool = False
+    prompt_overlong: str = DROP
+    response_overlong: str = DROP
+    zero_variance: str = KEEP
 
     def __post_init__(self) -> None:
-        _check_integer("groups_per_step", self.groups_per_step, 1)
+        given: dict[str, Any] = {"groups_per_step": _integer("groups_per_step", self.groups_per_step, 1)}
         for name, least in (("max_staleness", 0), ("prompt_tokens_max", 1), ("response_tokens_max", 1)):
             if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), least, " or None")
-        missing = self.missing_reward
+                given[name] = _integer(name, getattr(self, name), least, " or None")
+        missing = given["missing_reward"] = plain_number(self.missing_reward)
         number = isinstance(missing, int | float) and not isinstance(missing, bool) and isfinite(missing)
         if not number and missing != EXCLUDE:
             raise InvalidSettings(f"missing_reward: expected 'exclude' or a finite number, got {missing!r}")
+        for name, value in given.items():
+            object.__setattr__(self, name, value)  # plain numbers: numpy's would go as far as into the log
+        for name, allowed in (
+            ("prompt_overlong", OVERLONG),
+            ("response_overlong", OVERLONG),
+            ("zero_variance", (KEEP, FILTER)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise InvalidSettings(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for name in ("prompt", "response"):
+            if getattr(self, f"{name}_overlong") != DROP and getattr(self, f"{name}_tokens_max") is None:
+                raise InvalidSettings(
+                    f"{name}_overlong={getattr(self, f'{name}_overlong')!r}: expected {name}_tokens_max, got none"
+                )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.prompt_tokens_max, self.response_tokens_max, self.prompt_overlong, self.response_overlong)
 
     @property
     def fill(self) -> float | None:
@@ -66,11 +91,11 @@ class StepSettings:
 class Taken:
     """What a step took from the stream, or the end of the run did: what its acknowledgement says.
 
-    offsets      batches partition → where reading goes on after it
+    reached      batches partition → where reading goes on after it
     evaluations  groups without samples
     """
 
-    offsets: dict[int, int] = field(default_factory=dict)
+    reached: dict[int, Reached] = field(default_factory=dict)
     batch_ids: tuple[str, ...] = ()
     samples: list[SampleEnd] = field(default_factory=list)
     evaluations: tuple[Batch, ...] = ()
@@ -93,22 +118,23 @@ class _Arrived:
 class Collector:
     """The batches that arrived and are in no step yet. `counts`: batches, evaluations and reasons by name."""
 
-    def __init__(self, settings: StepSettings, offsets: Mapping[int, int], *, number: int, origin: str) -> None:
-        """Begin at `offsets` with step `number`."""
+    def __init__(self, settings: StepSettings, reached: Mapping[int, Reached], *, number: int, origin: str) -> None:
+        """Begin where `reached` says, one entry a partition, with step `number`."""
         self.settings = settings
         self.number = number
         self.origin = origin
         self.counts: Counter[str] = Counter()
-        self._offsets = dict(offsets)
+        self._settled = dict(reached)
         self._arrived: list[_Arrived] = []
-        self._reached: dict[int, int] = {}
+        self._groups = 0  # of those that arrived
+        self._reached: dict[int, Reached] = {}
         self._version: int | None = None  # by which staleness was last looked at
         self._told_unknown = False
 
     @property
     def group_count(self) -> int:
         """Groups that wait for a step."""
-        return sum(bool(each.kept) for each in self._arrived)
+        return self._groups
 
     @property
     def passed_over(self) -> Counter[str]:
@@ -119,34 +145,33 @@ class Collector:
         """Take the next batch. A stale one is known by its sample ids from here on, and holds no memory."""
         batch = published.batch
         assert batch is not None, "the end of a run is no batch"
-        kept = [sample for sample in batch.samples if not self._filtered(sample)]
-        kept_ids = {sample.sample_id for sample in kept}
+        kept, ends = admit(batch, self.settings, self.counts)
         arrived = _Arrived(
             partition=published.partition,
             offset=published.offset,
             end=published.end,
             batch=batch if kept or not batch.samples else None,
             kept=tuple(kept),
-            ends=[SampleEnd(each.sample_id, FILTERED) for each in batch.samples if each.sample_id not in kept_ids],
+            ends=ends,
             total_count=len(batch.samples),
             rewarded_count=sum(each.total is not None for each in batch.samples),
         )
         self.counts["batches" if batch.samples else "evaluations"] += 1
         self._arrived.append(arrived)
+        self._groups += bool(kept)
         self._look(arrived, policy_version)
 
-    def reach(self, offsets: Mapping[int, int]) -> None:
-        """All records below these offsets were added, or hold no batch."""
-        for partition, offset in offsets.items():
-            self._reached[partition] = max(offset, self._reached.get(partition, 0))
+    def reach(self, reached: Mapping[int, Reached]) -> None:
+        """All records below were added, or hold no batch."""
+        self._reached.update(reached)
 
-    def settled(self) -> dict[int, int]:
+    def settled(self) -> dict[int, Reached]:
         """Where reading goes on after what was taken so far: past records without a batch, where none waits."""
         waiting = {each.partition for each in self._arrived}
-        for partition, offset in self._reached.items():
-            if partition not in waiting:
-                self._offsets[partition] = max(offset, self._offsets[partition])
-        return dict(self._offsets)
+        for partition, reached in self._reached.items():
+            if partition not in waiting and reached.offset >= self._settled[partition].offset:
+                self._settled[partition] = reached
+        return dict(self._settled)
 
     def is_whole(self, policy_version: int | None) -> bool:
         """Whether a whole step waits, by the stream's policy version now."""
@@ -162,6 +187,7 @@ class Collector:
             count += bool(self._arrived[index].kept)
             index += 1
         took, self._arrived = self._arrived[:index], self._arrived[index:]
+        self._groups -= count
         step = self._step([each for each in took if each.kept], took, policy_version)
         self.number += 1
         _warn_of_missing_rewards(step.number, took)
@@ -193,7 +219,7 @@ class Collector:
     def _taken(self, took: list[_Arrived], batches: tuple[Batch, ...]) -> Taken:
         samples: list[SampleEnd] = []
         for each in took:
-            self._offsets[each.partition] = each.end
+            self._settled[each.partition] = Reached(each.end)
             samples += [SampleEnd(sample.sample_id, TRAINED) for sample in each.kept]
             samples += each.ends
         return Taken(self.settled(), tuple(batch.batch_id for batch in batches), samples, _evaluations(took))
@@ -224,20 +250,8 @@ class Collector:
         elif staleness > most:
             arrived.ends = [SampleEnd(each.sample_id, STALE) for each in batch.samples]
             arrived.batch, arrived.kept = None, ()
+            self._groups -= 1
             arrived.total_count = arrived.rewarded_count = 0
-
-    def _filtered(self, sample: Sample) -> bool:
-        settings = self.settings
-        if sample.total is None and settings.missing_reward == EXCLUDE:
-            self.counts["samples_without_reward"] += 1
-            return True
-        prompt_max, response_max = settings.prompt_tokens_max, settings.response_tokens_max
-        too_long = (prompt_max is not None and len(sample.prompt_ids) > prompt_max * TOKEN_BYTES) or (
-            response_max is not None and len(sample.response_ids) > response_max * TOKEN_BYTES
-        )
-        if too_long:
-            self.counts["samples_too_long"] += 1
-        return too_long
 
 
 def _evaluations(took: list[_Arrived]) -> tuple[Batch, ...]:
@@ -261,7 +275,8 @@ def _warn_of_missing_rewards(number: int, took: list[_Arrived]) -> None:
         )  # fmt: skip
 
 
-def _check_integer(name: str, value: object, least: int, more: str = "") -> None:
+def _integer(name: str, value: object, least: int, more: str = "") -> int:
     value = plain_integer(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InvalidSettings(f"{name}: expected an integer from {least}{more}, got {value!r}")
+    return value

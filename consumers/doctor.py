@@ -11,10 +11,11 @@ Not here  printing and exit codes: consumers.cli.doctor; what a log of one kind 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from rolloutlog.consumers.limits import Limits, events_kept_s, too_short
 from rolloutlog.consumers.status import read_statuses
-from rolloutlog.eventstore.acks import Ack, read_ack
+from rolloutlog.eventstore.acks import Ack, StepAcknowledged, read_ack
 from rolloutlog.eventstore.codec import encode_event, header_of
 from rolloutlog.eventstore.errors import InvalidEvent, LogMissing, LogUnavailable, StoreError
 from rolloutlog.eventstore.events import RolloutHeartbeat
@@ -39,7 +40,6 @@ OK, WARNING, FAILED, SKIPPED = "ok", "warning", "FAILED", "skipped"
 
 APPS = ("assembler", "trainer")  # whose groups hold positions
 CLOCK_S = 1.0
-AGE_S, GROUP_AGE_S, MARGIN_S = 7_200, 900, 86_400  # a rollout's, a group's after its first closing, and a day to repair
 DISK_FREE_MIN = 256 * 2**20
 WAL_BYTES_MAX = 256 * 2**20  # four times what is kept of it after a checkpoint
 STATUS_S = 60.0  # an assembler writes one every 5 s
@@ -68,12 +68,16 @@ class _Case:
     clock: Clock
     differences: Sequence[Difference]
     partitions: int
+    limits: Limits = field(default_factory=Limits)
 
 
-async def examine(url: str, *, only_alive: bool = False, clock: Clock = time.time_ns) -> AsyncGenerator[Finding, None]:
+async def examine(
+    url: str, *, only_alive: bool = False, limits: Limits | None = None, clock: Clock = time.time_ns
+) -> AsyncGenerator[Finding, None]:
     """Findings about the log that `url` names, in order. The first is `reach`: when it FAILED it is the only one.
 
     only_alive  only look for living assemblers, and write nothing; without one it FAILED
+    limits      of the assembler: events must be kept for longer; None = the defaults
     clock       this host's, UTC nanoseconds
     Raises      InvalidSettings for a URL that can't be one
     """
@@ -86,14 +90,15 @@ async def examine(url: str, *, only_alive: bool = False, clock: Clock = time.tim
         return
     try:
         yield Finding("reach", OK, f"opened in {_ms(time.monotonic() - began)}")
-        async with aclosing((_alive if only_alive else _examine)(log, url, clock)) as findings:
+        looks = _alive(log, url, clock) if only_alive else _examine(log, url, clock, limits or Limits())
+        async with aclosing(looks) as findings:
             async for finding in findings:
                 yield finding
     finally:
         await log.close()
 
 
-async def _examine(log: Log, url: str, clock: Clock) -> AsyncGenerator[Finding, None]:
+async def _examine(log: Log, url: str, clock: Clock, limits: Limits) -> AsyncGenerator[Finding, None]:
     try:
         partitions = await log.partitions(EVENTS)
         differences = await log.differences(topic_settings(partitions=partitions))
@@ -106,7 +111,7 @@ async def _examine(log: Log, url: str, clock: Clock) -> AsyncGenerator[Finding, 
         for finding in await _rights(_Case(log, url, clock, (), 0)):  # for it may be that they can't be seen
             yield finding
         return
-    case = _Case(log, url, clock, differences, partitions)
+    case = _Case(log, url, clock, differences, partitions, limits)
     for finding in (_topics(case), _retention(case)):
         yield finding
     if missing := [each.topic for each in differences if each.found is None]:
@@ -148,16 +153,10 @@ def _topics(case: _Case) -> Finding:
 def _retention(case: _Case) -> Finding:
     """Retention that is not the default is someone's choice; what may be open longer than it is lost."""
     found = {each.topic: each.found for each in case.differences if each.setting == "retention_s"}
-    needed_s = AGE_S + GROUP_AGE_S + MARGIN_S
-    events = found.get(EVENTS, str(RETENTION_S[EVENTS]))
-    if events not in ("None", None) and float(events) <= needed_s:
-        return Finding(
-            "retention",
-            FAILED,
-            f"{EVENTS} are kept for {float(events):g} s, expected more than {needed_s} s: the longest rollout and "
-            f"group ({AGE_S} + {GROUP_AGE_S} s) and a day to repair what stopped the assembler",
-            "raise the topic's retention.ms, or start a new prefix or file",
-        )
+    wrong = too_short(events_kept_s(case.differences), case.limits)
+    if wrong is not None:
+        fix = "raise the topic's retention.ms, lower age_s or group_age_s, or start a new prefix or file"
+        return Finding("retention", FAILED, wrong, fix)
     if found:
         others = ", ".join(f"{topic} {kept} s, not {RETENTION_S[topic]} s" for topic, kept in found.items())
         return Finding("retention", WARNING, f"not the default: {others}", "nothing, if someone chose it so")
@@ -304,7 +303,7 @@ async def _trainer(case: _Case) -> list[Finding]:
     if not newest:
         return [Finding("trainer", WARNING, "none has acknowledged a step yet", "open a BatchStream in your trainer")]
     texts = [
-        f"{reader}: step {ack.step}, policy version {ack.policy_version}, "
+        f"{reader}: next step {ack.step + isinstance(ack, StepAcknowledged)}, policy version {ack.policy_version}, "
         f"{max(case.clock() - ack.time_ns, 0) / 1e9:.0f} s ago"
         for reader, ack in newest.items()
     ]

@@ -9,10 +9,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from rolloutlog.consumers.attribution import Entry
 from rolloutlog.consumers.batches import Batch, RolloutResult
+from rolloutlog.consumers.closing import entries_of
 from rolloutlog.consumers.fold import fold
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter
 from rolloutlog.consumers.published import Published, read_published
+from rolloutlog.consumers.refolding import Refold
 from rolloutlog.consumers.samples import Sample
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState, Rollout
@@ -63,6 +66,7 @@ class Found:
     result     how it ended, as the batch says
     unread     offset and reason of its events that cannot be read
     cut        retention has removed its events, or some of them
+    entries    what attribution is given of it, so far; None where its events are gone or its start opened nothing
     """
 
     rollout_id: str
@@ -78,6 +82,7 @@ class Found:
     published: Published | None = None
     result: RolloutResult | None = None
     samples: tuple[Sample, ...] = ()
+    entries: tuple[Entry, ...] | None = None
 
     @property
     def batch(self) -> Batch | None:
@@ -104,7 +109,7 @@ async def find_rollout(
     wanted = _Wanted(rollout_id)
     published = await _in_batches(log, wanted, on_progress)
     if published is not None:
-        return await _with_events(log, wanted.only(), published)
+        return await _with_events(log, wanted.only(), published, settings or FoldSettings())
     place = await _in_events(log, wanted, on_progress)
     if place is None:
         raise RolloutUnknown(
@@ -126,6 +131,8 @@ class _Wanted:
 
     def matches(self, rollout_id: str) -> bool:
         """Whether it is this one; taken note of if so."""
+        if not rollout_id:
+            return False  # of an event that belongs to none
         if rollout_id == self.text:
             self._matches = {rollout_id: None}
             return True
@@ -193,17 +200,21 @@ async def _in_events(log: Log, wanted: _Wanted, on_progress: OnProgress) -> tupl
     return place
 
 
-async def _with_events(log: Log, rollout_id: str, published: Published) -> Found:
+async def _with_events(log: Log, rollout_id: str, published: Published, settings: FoldSettings) -> Found:
     batch = published.batch
     assert batch is not None
     index, result = next((index, each) for index, each in enumerate(batch.rollouts) if each.rollout_id == rollout_id)
-    reading = _Events(rollout_id, batch.group_id.encode())
+    key = batch.group_id.encode()
+    reading = _Events(rollout_id, key)
+    again = _Again(batch.input_partition, settings, batch.group_id, rollout_id)
     cut = False
     try:
         records = read_range(log, EVENTS, batch.input_partition, result.first_event, result.closing_event + 1)
         async with aclosing(records):
             async for record in records:
-                reading.add(record)
+                if record.key == key:
+                    reading.add(record)
+                    again.add(record)
     except OffsetOutOfRange:
         cut = True
     return Found(
@@ -220,6 +231,7 @@ async def _with_events(log: Log, rollout_id: str, published: Published) -> Found
         published=replace(published, batch=replace(batch, samples=())),
         result=result,
         samples=tuple(sample for sample in batch.samples if sample.rollout_index == index),
+        entries=None if cut else again.entries(result.attempt),
     )
 
 
@@ -228,12 +240,14 @@ async def _unpublished(log: Log, rollout_id: str, partition: int, key: bytes, se
     group_id = key.decode(errors="replace")
     state = PartitionState(partition, settings)
     reading = _Events(rollout_id, key)
+    again = _Again(partition, settings, group_id, rollout_id)
     refused: dict[str, None] = {}
     ready: int | None = None
     async with aclosing(_group_records(log, partition, key)) as records:
         async for record in records:
             before = Counter(state.counts)
             outputs = fold(state, record)
+            again.add(record)
             header = reading.add(record)
             if header is not None and header.kind == RolloutStarted.record:
                 refused.update(dict.fromkeys(_REFUSED[name] for name in state.counts - before if name in _REFUSED))
@@ -257,6 +271,7 @@ async def _unpublished(log: Log, rollout_id: str, partition: int, key: bytes, se
         first_event=reading.first_offset,
         events=reading.of_attempt(attempt),
         unread=tuple(reading.unread),
+        entries=again.entries(attempt),
     )
 
 
@@ -282,6 +297,27 @@ async def _group_records(log: Log, partition: int, key: bytes) -> AsyncGenerator
         async for record in records:
             if record.key == key:
                 yield record
+
+
+class _Again:
+    """The events of one rollout that count, from those of its group, folded again."""
+
+    def __init__(self, partition: int, settings: FoldSettings, group_id: str, rollout_id: str) -> None:
+        self._partition, self._group_id, self._rollout_id = partition, group_id, rollout_id
+        self._refold = Refold(partition, settings)
+        self._closed: Rollout | None = None
+
+    def add(self, record: Record) -> None:
+        for rollout in self._refold.add(record).rollouts:
+            if rollout.rollout_id == self._rollout_id and self._closed is None:
+                self._closed = rollout
+
+    def entries(self, attempt: int) -> tuple[Entry, ...] | None:
+        """What attribution is given of that attempt; None when it is not the one that counts."""
+        rollout = self._closed or self._refold.find(self._group_id, self._rollout_id)
+        if rollout is None or rollout.attempt.number != attempt:
+            return None
+        return tuple(entries_of(rollout, self._partition))
 
 
 class _Events:

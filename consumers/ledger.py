@@ -78,31 +78,59 @@ class _Start:
     attempt: int
 
 
-@dataclass
-class _Reader:
-    """What one reader acknowledged: ends of samples by record, in log order, and where its reading goes on.
+@dataclass(slots=True)
+class _Line:
+    """Steps that were acknowledged one after the other, since the reader began or loaded a checkpoint.
 
-    skipped  by partition: offsets from and to which it was moved on without reading
+    parent   the line on which the checkpoint was saved
+    begin    its step: of the parent's, those below count
+    ends     of samples by record, in log order
+    skipped  by partition: offsets from and to which the reader was moved on without reading
     """
 
+    parent: "_Line | None" = None
+    begin: int = 0
     ends: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    offsets: dict[int, int] = field(default_factory=dict)
     skipped: dict[int, tuple[int, int]] = field(default_factory=dict)
 
+
+class _Reader:
+    """What one reader acknowledged. A checkpoint may bring back a line that it had left: none is forgotten."""
+
+    def __init__(self) -> None:
+        self.line = _Line()
+        self.offsets: dict[int, int] = {}
+        self._lines = {0: self.line}  # by name
+
     def rewind(self, ack: Rewound) -> None:
-        self.ends = [(step, ends) for step, ends in self.ends if step < ack.step]
+        known = None if ack.line is None else self._lines.get(ack.line)
+        parent = known or self.line
+        line = _Line(parent, ack.step, skipped=dict(parent.skipped))
         for partition, offset in ack.offsets.items():
-            first, end = self.skipped.get(partition, (self.offsets.get(partition, 0), 0))
+            reached = self.offsets.get(partition, 0)
+            first, end = parent.skipped.get(partition, (reached, 0))
             # A checkpoint of another reader leads to where this one has not been.
-            end = offset if offset > self.offsets.get(partition, 0) else min(end, offset)
-            self.skipped[partition] = (first, end)
+            end = offset if known is None and offset > reached else min(end, offset)
+            line.skipped[partition] = (first, end)
+        self.line = self._lines[ack.time_ns] = line
 
     def has_skipped(self, partition: int, end: int) -> bool:
-        first, skipped_end = self.skipped.get(partition, (0, 0))
+        first, skipped_end = self.line.skipped.get(partition, (0, 0))
         return first < end <= skipped_end
 
     def last_words(self) -> dict[str, str]:
-        return {sample_id: end for _, ends in self.ends for sample_id, end in ends.items()}
+        lines: list[tuple[_Line, float]] = []
+        line: _Line | None = self.line
+        below = float("inf")
+        while line is not None:
+            lines.append((line, below))
+            below, line = min(below, line.begin), line.parent
+        words: dict[str, str] = {}
+        for line, below in reversed(lines):
+            for step, ends in line.ends:
+                if step < below:
+                    words.update(ends)
+        return words
 
 
 Key = tuple[str, str]  # group id, rollout id: ids of rollouts need to be unique in their group alone
@@ -177,7 +205,7 @@ class Ledger:
         if isinstance(ack, Rewound):
             reader.rewind(ack)
         else:
-            reader.ends.append((ack.step, dict(map(SampleEnd._make, ack.samples))))
+            reader.line.ends.append((ack.step, dict(map(SampleEnd._make, ack.samples))))
         reader.offsets.update(ack.offsets)
 
     # What it comes to

@@ -10,7 +10,7 @@ from typing import Any
 
 from rolloutlog.eventstore.codec import decode_record, encode_record
 from rolloutlog.eventstore.errors import InvalidEvent, StoreError
-from rolloutlog.eventstore.log import META, Log, NewRecord, Owner, Reader, Record
+from rolloutlog.eventstore.log import META, Log, NewRecord, Owner, Range, Reader, Record
 
 RECORD = "OwnerClaimed"
 META_PARTITION = 0
@@ -61,7 +61,7 @@ class Claims:
 
     def __init__(self, log: Log, first: int | None = None) -> None:
         self._log = log
-        self._first = first
+        self._next = first or 0
         self._reader: Reader | None = None
         self._claims: dict[bytes, list[Claim]] = {}  # by key, in the order in which owners fenced each other
         self._turn = asyncio.Lock()
@@ -72,15 +72,19 @@ class Claims:
         A claim can be hidden for a while by a dead owner's open transaction. While ours is, nothing that is seen can
         have come after it.
         """
+        claims = await self.all(claim.key)
+        return claims[-1] if claim in claims else None
+
+    async def all(self, key: bytes) -> list[Claim]:
+        """The claims of this key that are to be seen now, in the order in which they were made."""
         async with self._turn:
             span = (await self._log.ranges(META, [META_PARTITION]))[META_PARTITION]
-            if self._reader is None:
-                self._reader = await self._log.reader(META, {META_PARTITION: max(span.first, self._first or 0)})
-            while self._reader.position(META_PARTITION) < span.end:
-                for record in await self._reader.fetch(wait_s=1.0):
-                    self._take(record)
-        claims = self._claims.get(claim.key, [])
-        return claims[-1] if claim in claims else None
+            try:
+                await self._read_to(span)
+            except StoreError:
+                await self._drop_reader()  # the next one goes on where this one was, or where the log begins by then
+                raise
+        return list(self._claims.get(key, ()))
 
     async def follower(self, claim: Claim) -> Claim | None:
         """The newest owner after the one of `claim`, of another process; None when there is none."""
@@ -97,8 +101,21 @@ class Claims:
             await asyncio.sleep(POLL_S)
 
     async def close(self) -> None:
-        if self._reader is not None:
-            await self._reader.close()
+        await self._drop_reader()
+
+    async def _read_to(self, span: Range) -> None:
+        if self._reader is None:
+            self._next = max(span.first, self._next)
+            self._reader = await self._log.reader(META, {META_PARTITION: self._next})
+        while self._next < span.end:
+            for record in await self._reader.fetch(wait_s=1.0):
+                self._take(record)
+            self._next = self._reader.position(META_PARTITION)
+
+    async def _drop_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
 
     def _take(self, record: Record) -> None:
         if record.key is None or not record.key.startswith(PREFIX):

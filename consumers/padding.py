@@ -1,5 +1,6 @@
 """Rows of a step as numpy arrays, written from the packed bytes of samples without a Python list of tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +9,15 @@ from numpy.typing import NDArray
 
 from rolloutlog.consumers.samples import Sample
 from rolloutlog.consumers.step import Step
+from rolloutlog.eventstore.checks import plain_integer
 from rolloutlog.eventstore.errors import InvalidSettings, StoreError
 from rolloutlog.eventstore.tokens import TOKEN_BYTES
 
 UNKNOWN_VERSION = -1
 NO_GROUP = -1
+TOKENS_END = 2**31  # ids and lengths are 32-bit integers
+
+Buffer = bytes | memoryview
 
 
 class SampleTooLong(StoreError):
@@ -55,30 +60,32 @@ class Padded:
 
 def pad_step(step: Step, prompt_tokens: int, response_tokens: int, pad_id: int) -> Padded:
     """See `Step.padded`."""
-    for name, value in (("prompt_tokens", prompt_tokens), ("response_tokens", response_tokens)):
-        if value < 0:
-            raise InvalidSettings(f"{name}: expected an integer from 0, got {value!r}")
-    rows = step.row_count
-    prompt, response = (rows, prompt_tokens), (rows, response_tokens)
-    padded = Padded(
-        prompt_ids=np.full(prompt, pad_id, np.int32),
-        prompt_mask=np.zeros(prompt, np.uint8),
-        response_ids=np.full(response, pad_id, np.int32),
-        response_mask=np.zeros(response, np.uint8),
-        attention_mask=np.zeros(response, np.uint8),
-        logprobs=np.zeros(response, np.float32),
-        has_logprobs=np.zeros(rows, np.bool_),
-        token_rewards=np.zeros(response, np.float64),
-        total=np.zeros(rows, np.float64),
-        group_index=np.full(rows, NO_GROUP, np.int32),
-        rollout_index=np.full(rows, -1, np.int32),
-        policy_version_min=np.full(rows, UNKNOWN_VERSION, np.int64),
-        is_padding=np.arange(rows) >= len(step.samples),
+    prompt_tokens = _integer("prompt_tokens", prompt_tokens, 0)
+    response_tokens = _integer("response_tokens", response_tokens, 0)
+    pad_id = _integer("pad_id", pad_id, -TOKENS_END)
+    samples, rows = step.samples, step.row_count
+    for sample in samples:
+        _check_length(sample, "prompt", sample.prompt_ids, prompt_tokens)
+        _check_length(sample, "response", sample.response_ids, response_tokens)
+    prompts = [sample.prompt_ids for sample in samples]
+    responses = [sample.response_ids for sample in samples]
+    ones = b"\x01" * max(prompt_tokens, response_tokens)
+    totals = step.totals + (0.0,) * step.padding_count
+    return Padded(
+        prompt_ids=_joined(prompts, "<i4", rows, prompt_tokens, pad_id, left=True),
+        prompt_mask=_joined(_cut(ones, prompts), "|u1", rows, prompt_tokens, 0, left=True),
+        response_ids=_joined(responses, "<i4", rows, response_tokens, pad_id),
+        response_mask=_joined([each.response_mask for each in samples], "|u1", rows, response_tokens, 0),
+        attention_mask=_joined(_cut(ones, responses), "|u1", rows, response_tokens, 0),
+        logprobs=_joined([each.logprobs or b"" for each in samples], "<f4", rows, response_tokens, 0),
+        has_logprobs=_column([each.logprobs is not None for each in samples], np.bool_, rows, False),
+        token_rewards=_token_rewards(step, response_tokens),
+        total=np.array([np.nan if total is None else total for total in totals], np.float64),
+        group_index=_column(step.groups, np.int32, rows, NO_GROUP),
+        rollout_index=_column([each.rollout_index for each in samples], np.int32, rows, -1),
+        policy_version_min=_column([_oldest(each) for each in samples], np.int64, rows, UNKNOWN_VERSION),
+        is_padding=np.arange(rows) >= len(samples),
     )
-    for row, sample in enumerate(step.samples):
-        _write(padded, row, sample, step.missing_reward)
-    padded.group_index[: len(step.samples)] = step.groups
-    return padded
 
 
 def last_policy_token(sample: Sample) -> int:
@@ -86,37 +93,62 @@ def last_policy_token(sample: Sample) -> int:
     return sample.response_mask.rfind(b"\x01")
 
 
-def _write(padded: Padded, row: int, sample: Sample, missing: float | None) -> None:
-    tokens = _checked(sample, "prompt", sample.prompt_ids, padded.prompt_ids)
-    if tokens:
-        padded.prompt_ids[row, -tokens:] = np.frombuffer(sample.prompt_ids, "<i4")
-        padded.prompt_mask[row, -tokens:] = 1
-    tokens = _checked(sample, "response", sample.response_ids, padded.response_ids)
-    padded.response_ids[row, :tokens] = np.frombuffer(sample.response_ids, "<i4")
-    padded.response_mask[row, :tokens] = np.frombuffer(sample.response_mask, np.uint8)
-    padded.attention_mask[row, :tokens] = 1
-    if sample.logprobs is not None:
-        padded.logprobs[row, :tokens] = np.frombuffer(sample.logprobs, "<f4")
-        padded.has_logprobs[row] = True
-    total = sample.total
-    if total is not None:
-        index = np.frombuffer(sample.reward_token_index, "<i4")
-        np.add.at(padded.token_rewards[row], index, np.frombuffer(sample.reward_token_value, "<f8"))
-    elif missing is not None:
-        total = missing
-        if (last := last_policy_token(sample)) >= 0:
-            padded.token_rewards[row, last] = missing
-    padded.total[row] = np.nan if total is None else total
-    padded.rollout_index[row] = sample.rollout_index
+def _joined(
+    parts: Sequence[Buffer], dtype: str, rows: int, tokens: int, pad: int, *, left: bool = False
+) -> NDArray[Any]:
+    """Packed values of each row and its padding as one array, written once and without a step of Python for a token."""
+    padding = memoryview(np.full(tokens, pad, dtype).tobytes())
+    pieces: list[Buffer] = []
+    for part in parts:
+        rest = padding[len(part) :]
+        pieces += (rest, part) if left else (part, rest)
+    pieces += [padding] * (rows - len(parts))
+    array = np.frombuffer(bytearray().join(pieces), dtype).reshape(rows, tokens)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _cut(ones: bytes, parts: Sequence[bytes]) -> list[Buffer]:
+    """A one for each token of each part."""
+    view = memoryview(ones)
+    return [view[: len(part) // TOKEN_BYTES] for part in parts]
+
+
+def _token_rewards(step: Step, tokens: int) -> NDArray[np.float64]:
+    array = np.zeros((step.row_count, tokens), np.float64)
+    samples = step.samples
+    index = np.frombuffer(b"".join(each.reward_token_index for each in samples), "<i4")
+    value = np.frombuffer(b"".join(each.reward_token_value for each in samples), "<f8")
+    row = np.repeat(np.arange(len(samples)), [len(each.reward_token_index) // TOKEN_BYTES for each in samples])
+    np.add.at(array, (row, index), value)
+    if step.missing_reward is not None:
+        for row_index, sample in enumerate(samples):
+            if sample.total is None and (last := last_policy_token(sample)) >= 0:
+                array[row_index, last] = step.missing_reward
+    return array
+
+
+def _column(values: Sequence[Any], dtype: Any, rows: int, padding: Any) -> NDArray[Any]:
+    column = np.full(rows, padding, dtype)
+    column[: len(values)] = values
+    return column
+
+
+def _oldest(sample: Sample) -> int:
     known = [run.policy_version for run in sample.policy_version_runs if run.policy_version is not None]
-    padded.policy_version_min[row] = min(known, default=UNKNOWN_VERSION)
+    return min(known, default=UNKNOWN_VERSION)
 
 
-def _checked(sample: Sample, name: str, ids: bytes, array: NDArray[Any]) -> int:
-    tokens, limit = len(ids) // TOKEN_BYTES, array.shape[1]
+def _integer(name: str, value: Any, least: int) -> int:
+    value = plain_integer(value)
+    if type(value) is not int or not least <= value < TOKENS_END:
+        raise InvalidSettings(f"{name}: expected an integer from {least} to {TOKENS_END - 1}, got {value!r}")
+    return value
+
+
+def _check_length(sample: Sample, name: str, ids: bytes, limit: int) -> None:
+    tokens = len(ids) // TOKEN_BYTES
     if tokens > limit:
         raise SampleTooLong(
             f"sample {sample.sample_id}: expected a {name} of at most {limit} tokens, got {tokens}; nothing is cut: "
             f"pad to more tokens, or open the stream with {name}_tokens_max={limit}, which filters such samples"
         )
-    return tokens

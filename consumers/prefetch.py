@@ -6,16 +6,17 @@ taken whole.
 
 Bound    reading rests with `batches_max` batches or `bytes_max` bytes ready, and goes on when one is taken; one fetch
          of the log's may be above it, and what is joined of batches in parts. The first batch is read whatever its size
-Ended    a partition whose last record read is a RunEnded; a batch after it un-ends it. The run has ended when all have,
-         and every partition was read to its end
+Ended    a partition in which no batch came after a RunEnded. Whoever acknowledged up to there begins with it ended:
+         the RunEnded itself is not read again. The run has ended when all have, and every partition was read to its end
 Refused  records that are no batch, and batches that lack a part: logged, counted, passed over
 """
 
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from rolloutlog.consumers.acked import Reached
 from rolloutlog.consumers.published import Joiner, Published
 from rolloutlog.consumers.recovery import HistoryLost
 from rolloutlog.eventstore.errors import InvalidEvent, LogUnavailable, OffsetOutOfRange, StoreError
@@ -23,6 +24,7 @@ from rolloutlog.eventstore.log import BATCHES, Log, Reader, Record
 
 FETCH_WAIT_S = 0.5
 RETRY_S = (0.2, 5.0)  # first and longest pause after the log was unavailable
+FETCH_RECORDS_MAX = 2_000
 
 logger = logging.getLogger("rolloutlog.trainer")
 
@@ -31,9 +33,20 @@ class Prefetch:
     """Runs in one event loop. `unavailable`: why the log cannot be read now; None while it can."""
 
     def __init__(
-        self, log: Log, offsets: Mapping[int, int], *, batches_max: int, bytes_max: int, skip_lost: bool
+        self,
+        log: Log,
+        offsets: Mapping[int, int],
+        ended: Collection[int] = (),
+        *,
+        batches_max: int,
+        bytes_max: int,
+        skip_lost: bool,
     ) -> None:
-        """Begin at `offsets`, one entry a partition. `skip_lost`: go on without what retention removed."""
+        """Begin at `offsets`, one entry a partition.
+
+        ended      partitions in which the run had ended before that
+        skip_lost  go on without what retention removed
+        """
         self.unavailable: LogUnavailable | None = None
         self.counts: Counter[str] = Counter()
         self._log = log
@@ -41,7 +54,7 @@ class Prefetch:
         self._bytes_max = bytes_max
         self._skip_lost = skip_lost
         self._news = asyncio.Event()
-        self._reset(offsets)
+        self._reset(offsets, ended)
         self._reading = asyncio.create_task(self._read())
 
     async def take(self) -> Published | None:
@@ -50,7 +63,7 @@ class Prefetch:
             self._news.clear()  # first: what comes while the end is looked at must not be slept through
             if self._failed is not None:
                 raise self._failed
-            if self._ended.keys() == self._offsets.keys() and await self._is_at_end():
+            if self._ended == self._offsets.keys() and await self._is_at_end():
                 return None
             await self._news.wait()
         # Nothing from here on gives way, so that a cancelled caller loses no batch.
@@ -59,19 +72,19 @@ class Prefetch:
         self._room.set()
         return published
 
-    def reached(self) -> dict[int, int]:
+    def reached(self) -> dict[int, Reached]:
         """Offsets below which every batch was taken, of the partitions of which none is ready.
 
-        They move past records without a batch and transaction markers, but not past a RunEnded that is the last record:
-        whoever begins there sees at once that the run has ended.
+        They move past records without a batch and transaction markers: once retention removed those, they would seem
+        to be lost batches.
         """
         ready = {each.partition for each in self._ready}
-        return {p: self._ended.get(p, offset) for p, offset in self._offsets.items() if p not in ready}
+        return {p: Reached(offset, p in self._ended) for p, offset in self._offsets.items() if p not in ready}
 
-    async def restart(self, offsets: Mapping[int, int]) -> None:
+    async def restart(self, offsets: Mapping[int, int], ended: Collection[int] = ()) -> None:
         """Drop what is ready and read from `offsets`."""
         await self._stop()
-        self._reset(offsets)
+        self._reset(offsets, ended)
         self._reading = asyncio.create_task(self._read())
 
     async def close(self) -> None:
@@ -79,14 +92,14 @@ class Prefetch:
 
     @property
     def ended_partitions(self) -> frozenset[int]:
-        """Those whose last record read is a RunEnded."""
+        """Those in which no batch came after a RunEnded."""
         return frozenset(self._ended)
 
-    def _reset(self, offsets: Mapping[int, int]) -> None:
+    def _reset(self, offsets: Mapping[int, int], ended: Collection[int]) -> None:
         self._offsets = dict(offsets)
         self._ready: deque[Published] = deque()
         self._ready_bytes = 0
-        self._ended: dict[int, int] = {}  # partition → offset of the RunEnded that nothing came after
+        self._ended = set(ended)
         self._failed: StoreError | None = None
         self._room = asyncio.Event()
 
@@ -127,12 +140,15 @@ class Prefetch:
             while self._is_full():
                 self._room.clear()
                 await self._room.wait()
-            records = await reader.fetch(wait_s=FETCH_WAIT_S, records_max=max(1, self._batches_max - len(self._ready)))
+            room = max(1, self._batches_max - len(self._ready))
+            records = await reader.fetch(wait_s=FETCH_WAIT_S, records_max=min(room, FETCH_RECORDS_MAX))
             self.unavailable = None
             for record in records:
                 published = joiners[record.partition].add(record)
                 if published is not None:
                     self._add(published)
+                    self._news.set()
+                await asyncio.sleep(0)  # a batch takes long to decode: what the log sends, and acknowledgements, go on
             for partition, joiner in joiners.items():
                 if not joiner.waits:
                     self._offsets[partition] = max(self._offsets[partition], reader.position(partition))
@@ -142,9 +158,9 @@ class Prefetch:
         partition = published.partition
         self._offsets[partition] = published.end
         if published.batch is None:
-            self._ended.setdefault(partition, published.offset)
+            self._ended.add(partition)
             return
-        self._ended.pop(partition, None)
+        self._ended.discard(partition)
         self._ready.append(published)
         self._ready_bytes += published.size_bytes
 
@@ -160,10 +176,12 @@ class Prefetch:
         return not self._ready and all(self._offsets[p] >= span.written for p, span in ranges.items())
 
     async def _readable(self) -> dict[int, int]:
-        """Where to read from. Raises HistoryLost naming what is gone."""
+        """Where to read from. Raises HistoryLost naming what is gone, LogUnavailable while the log ends before that."""
         readable = await readable_offsets(self._log, self._offsets, skip_lost=self._skip_lost)
-        if lost := sum(readable[p] - self._offsets[p] for p in readable):
-            self.counts["offsets_lost"] += lost
+        for partition, offset in readable.items():
+            if lost := offset - self._offsets[partition]:
+                self.counts["offsets_lost"] += lost
+                self._ended.discard(partition)  # something came after
         self._offsets = readable
         return dict(readable)
 
@@ -179,8 +197,18 @@ class Prefetch:
 
 
 async def readable_offsets(log: Log, offsets: Mapping[int, int], *, skip_lost: bool) -> dict[int, int]:
-    """These offsets of batches, or the first readable ones with `skip_lost`; else raises HistoryLost naming the gap."""
+    """These offsets of batches, or the first readable ones with `skip_lost`.
+
+    Raises  HistoryLost naming the gap; LogUnavailable where the log ends before an offset: a broker that comes back may
+            not know its end yet
+    """
     ranges = await log.ranges(BATCHES, list(offsets))
+    above = [f"partition {p}: {offsets[p]} > {ranges[p].written}" for p in offsets if offsets[p] > ranges[p].written]
+    if above:
+        raise LogUnavailable(
+            f"log {log.url}: expected batches up to where they were read, got an end before that ({'; '.join(above)}): "
+            "it is not back yet, or the topic was made anew or lost its end"
+        )
     readable = {partition: max(offset, ranges[partition].first) for partition, offset in offsets.items()}
     lost = [
         f"partition {p}: offsets {offsets[p]}-{readable[p] - 1}" for p in sorted(offsets) if readable[p] > offsets[p]

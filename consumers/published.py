@@ -67,7 +67,7 @@ class Joiner:
         if part is None:
             size_bytes = len(record.value or b"")
             return Published(record.partition, record.offset, record.offset + 1, record.log_time_ns, size_bytes, None)
-        if not self._parts and part.part > 0:
+        if not self._parts and part.part != 0:
             self._refuse(record, _missing([part]))
             return None
         return self._take(part, record)
@@ -79,7 +79,11 @@ class Joiner:
         self._size_bytes += len(record.value or b"")
         if len(self._parts) < part.parts:
             return None
-        batch, self._parts = join_parts(self._parts), []
+        try:
+            batch, self._parts = join_parts(self._parts), []
+        except InvalidEvent as error:  # its records do not agree in how many they are
+            self._refuse(record, error)
+            return None
         end = record.offset + 1
         return Published(record.partition, self._first, end, record.log_time_ns, self._size_bytes, batch)
 

@@ -16,7 +16,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
-from rolloutlog.consumers.acked import Acked, from_positions, to_positions
+from rolloutlog.consumers.acked import Acked, acked_of, from_positions, to_positions
 from rolloutlog.consumers.owners import META_PARTITION, POLL_S, WHOLE_TOPIC, Claim, Claims, FencedOut, write_claim
 from rolloutlog.eventstore.errors import Fenced, LogUnavailable, StoreError
 from rolloutlog.eventstore.log import BATCHES, META, Log, NewRecord, Owner, Position
@@ -50,7 +50,7 @@ class ReaderOwner:
         """Fence older owners of the name and read what they acknowledged.
 
         commit_s  for a commit with all its repetitions
-        Raises    PositionRefused, LogUnavailable
+        Raises    FencedOut when another one takes the name at the same moment; PositionRefused, LogUnavailable
         """
         # Our claim will stand above this, and those of successors above ours.
         end = (await log.ranges(META, [META_PARTITION]))[META_PARTITION].end
@@ -59,6 +59,10 @@ class ReaderOwner:
             owner = await made._own()
             made._positions = dict(await owner.positions())
             made.acked = from_positions(made._positions, where=f"reader {reader} of {BATCHES}")
+        except Fenced as error:
+            fenced_out = await made._fenced_out()
+            await made.close()
+            raise fenced_out from error
         except BaseException:
             await made.close()
             raise
@@ -97,7 +101,7 @@ class ReaderOwner:
                     await self._drop_owner()  # it may be unusable now
                     raise
             self._positions, self._unknown = self._positions | wanted, {}
-            self.acked = Acked(acked.step, acked.policy_version, {**self.acked.offsets, **acked.offsets})
+            self.acked = acked_of(acked.step, acked.policy_version, self.acked.reached | acked.reached, acked.line)
 
     async def check(self) -> None:
         """Raise FencedOut when a newer owner has claimed the name. Says nothing when claims cannot be read."""
@@ -120,7 +124,9 @@ class ReaderOwner:
             raise self._fenced
         if self._owner is not None:
             return False
-        await self.check()
+        # Nobody is fenced on a guess: while claims cannot be read, there may be a newer owner, who is at work.
+        if await self._successor() is not None:
+            raise await self._fenced_out()
         found = dict(await (await self._own()).positions())
         if found == self._positions | wanted:
             return True
@@ -151,12 +157,18 @@ class ReaderOwner:
 
     async def _successor(self) -> Claim | None:
         """The newest owner after us; another stream of this process is one, too."""
-        newest = None if self._claim is None else await self._claims.newest(self._claim)
+        if self._claim is not None:
+            newest = await self._claims.newest(self._claim)
+        else:  # we were fenced before we could say anything, by one who came since `open` began
+            found = await self._claims.all(self._claims_made[-1].key) if self._claims_made else []
+            newest = found[-1] if found else None
         return None if newest in self._claims_made else newest
 
     async def _fenced_out(self) -> FencedOut:
         successor = None
         try:
+            if self._claim is None:
+                await asyncio.sleep(POLL_S)  # what is there now may be of one who came before us
             for _ in range(int(SUCCESSOR_WAIT_S / POLL_S)):
                 if (successor := await self._successor()) is not None:
                     break

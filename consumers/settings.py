@@ -15,7 +15,8 @@ from rolloutlog.eventstore.events import SPLITS
 
 FOLD_VERSION = 1  # raised when the same events give other outputs
 
-MERGES = ("none",)
+TRAJECTORY = "trajectory"
+MERGES = ("none", TRAJECTORY)
 ON_INCOMPLETE = ("drop", "keep")
 DIGEST_BYTES = 16
 LATE_WINDOW_S_MAX = 366 * 24 * 3600
@@ -26,7 +27,7 @@ class FoldSettings:
     """What decides the outputs of a fold.
 
     attribution    which reward counts for which call
-    merge          calls of a sample: `none` = one
+    merge          calls of a sample: `none` = one, `trajectory` = one line of conversation
     min_group      closed-as-completed rollouts a group needs to be trained; 1 for groups of one
     splits         splits that yield samples; others are published with their rewards alone
     on_incomplete  a rollout with a refused event: `drop`, or `keep` its samples

@@ -11,7 +11,7 @@ from rolloutlog.consumers.acked import Acked
 from rolloutlog.consumers.position import PositionRefused
 from rolloutlog.consumers.prefetch import Prefetch, readable_offsets
 from rolloutlog.consumers.reader_owner import ReaderOwner
-from rolloutlog.eventstore.checks import plain_integer
+from rolloutlog.eventstore.checks import plain_integer, plain_number
 from rolloutlog.eventstore.connection import Opener
 from rolloutlog.eventstore.errors import InvalidSettings, LogMissing
 from rolloutlog.eventstore.log import BATCHES, EVENTS, Log, open_log
@@ -52,12 +52,14 @@ class StreamSettings:
             raise InvalidSettings(
                 f"reader: expected a name of up to 64 letters, digits, _ and -, and not {_ASSEMBLER!r}, got {reader!r}"
             )
-        if type(self.prefetch_bytes) is not int or self.prefetch_bytes < 1:
-            raise InvalidSettings(f"prefetch_bytes: expected an integer from 1, got {self.prefetch_bytes!r}")
+        prefetch_bytes = plain_integer(self.prefetch_bytes)
+        if type(prefetch_bytes) is not int or prefetch_bytes < 1:
+            raise InvalidSettings(f"prefetch_bytes: expected an integer from 1, got {prefetch_bytes!r}")
+        object.__setattr__(self, "prefetch_bytes", prefetch_bytes)
         if self.on_history_lost not in ("fail", "skip"):
             raise InvalidSettings(f"on_history_lost: expected 'fail' or 'skip', got {self.on_history_lost!r}")
         for name in ("wait_s", "warn_s", "ack_s"):
-            check_seconds(name, getattr(self, name))
+            object.__setattr__(self, name, checked_seconds(name, getattr(self, name)))
 
     @property
     def skip_lost(self) -> bool:
@@ -104,6 +106,7 @@ class StreamParts:
                 parts.prefetch = Prefetch(
                     log,
                     offsets,
+                    parts.begin.ended,
                     batches_max=batches_max,
                     bytes_max=settings.prefetch_bytes,
                     skip_lost=settings.skip_lost,
@@ -132,7 +135,7 @@ async def _begin(log: Log, acked: Acked, partitions: Sequence[int], reader: str)
                 "end. Open the stream with another reader's name"
             )
     offsets = {partition: acked.offsets.get(partition, ranges[partition].first) for partition in partitions}
-    return Acked(acked.step, acked.policy_version, offsets)
+    return Acked(acked.step, acked.policy_version, offsets, acked.ended & offsets.keys(), acked.line)
 
 
 async def _open(url: str, create: bool) -> Log:
@@ -147,16 +150,21 @@ async def _close_quietly(close: Callable[[], Awaitable[None]], url: str) -> None
         logger.warning("log %s: closing a part of its client failed: %s: %s", url, type(error).__name__, error)
 
 
-def check_seconds(name: str, value: Any) -> None:
-    """Raises InvalidSettings."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+def checked_seconds(name: str, value: Any) -> float:
+    """A plain number. Raises InvalidSettings."""
+    seconds: Any = plain_number(value)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise InvalidSettings(f"{name}: expected seconds from 0, got {value!r}")
+    return seconds
 
 
 def _checked_partitions(partitions: Sequence[int] | None, count: int) -> list[int]:
     if partitions is None:
         return list(range(count))
-    wanted = sorted({plain_integer(partition) for partition in partitions})
+    try:
+        wanted = [plain_integer(partition) for partition in partitions]
+    except TypeError:  # such as a single number
+        wanted = []
     if not wanted or not all(type(each) is int and 0 <= each < count for each in wanted):
-        raise InvalidSettings(f"partitions: expected some of 0 to {count - 1}, got {list(partitions)!r}")
-    return wanted
+        raise InvalidSettings(f"partitions: expected some of 0 to {count - 1}, got {partitions!r}")
+    return sorted(set(wanted))

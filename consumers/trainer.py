@@ -27,19 +27,21 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rolloutlog.consumers.acked import to_state
+from rolloutlog.consumers.acked import COUNT_END, to_state
+from rolloutlog.consumers.advantages import group_advantages, rollout_weights
 from rolloutlog.consumers.batches import Batch
 from rolloutlog.consumers.collector import StepSettings
 from rolloutlog.consumers.owners import FencedOut
 from rolloutlog.consumers.padding import Padded, SampleTooLong
 from rolloutlog.consumers.recovery import HistoryLost
-from rolloutlog.consumers.step import Step, shard
-from rolloutlog.consumers.stream_parts import StreamParts, StreamSettings, check_seconds
+from rolloutlog.consumers.step import Step, shard, shard_rows
+from rolloutlog.consumers.stream_parts import StreamParts, StreamSettings, checked_seconds
 from rolloutlog.consumers.stream_work import AckRefused, StreamWork, WaitedTooLong
 from rolloutlog.eventstore.checks import plain_integer
 from rolloutlog.eventstore.client import ClientThread
 from rolloutlog.eventstore.connection import Opener, url_of
 from rolloutlog.eventstore.errors import InvalidSettings
+from rolloutlog.eventstore.exits import close_at_exit, closed
 from rolloutlog.eventstore.scope import NotOpen
 
 __all__ = [
@@ -51,7 +53,10 @@ __all__ = [
     "SampleTooLong",
     "Step",
     "WaitedTooLong",
+    "group_advantages",
+    "rollout_weights",
     "shard",
+    "shard_rows",
 ]
 
 READER = "trainer"
@@ -78,6 +83,8 @@ class BatchStream:
         self._closing: Future[None] | None = None
         self._closing_lock = threading.Lock()
         self._pid = os.getpid()
+        self._forgotten = _Forgotten(self)
+        close_at_exit(self._forgotten)
 
     @classmethod
     def open(
@@ -92,6 +99,9 @@ class BatchStream:
         prompt_tokens_max: int | None = None,
         response_tokens_max: int | None = None,
         drop_last: bool = False,
+        prompt_overlong: str = "drop",
+        response_overlong: str = "drop",
+        zero_variance: str = "keep",
         prefetch_bytes: int = PREFETCH_BYTES,
         wait_s: float = WAIT_S,
         warn_s: float = WARN_S,
@@ -108,9 +118,17 @@ class BatchStream:
         Others          as StepSettings and StreamSettings say
         Raises          InvalidSettings, LogMissing, LogUnavailable, PositionRefused, HistoryLost
         """
-        url = url_of(url, create=False)
+        url = url_of(url)
         steps = StepSettings(
-            groups_per_step, max_staleness, missing_reward, prompt_tokens_max, response_tokens_max, drop_last
+            groups_per_step=groups_per_step,
+            max_staleness=max_staleness,
+            missing_reward=missing_reward,
+            prompt_tokens_max=prompt_tokens_max,
+            response_tokens_max=response_tokens_max,
+            drop_last=drop_last,
+            prompt_overlong=prompt_overlong,
+            response_overlong=response_overlong,
+            zero_variance=zero_variance,
         )
         settings = StreamSettings(reader, partitions, prefetch_bytes, wait_s, warn_s, ack_s, on_history_lost)
         client = ClientThread("rolloutlog-trainer")
@@ -146,7 +164,7 @@ class BatchStream:
         Raises     WaitedTooLong, FencedOut, HistoryLost; InvalidSettings when `max_staleness` lacks a policy version
         """
         while True:
-            ended = not self._submit(self._work.gather(_seconds(timeout_s))).result()
+            ended = not _waited(self._submit(self._work.gather(_seconds(timeout_s))))
             step = self._work.form(ended)
             if step is not None:
                 return step
@@ -162,7 +180,7 @@ class BatchStream:
             if step is not None:
                 return step
             if ended:
-                await asyncio.shield(asyncio.wrap_future(self._submit(self._work.finish())))
+                await _shielded(self._submit(self._work.finish()))
                 return None
 
     def ack(self, step: Step, *, policy_version: int | None) -> None:
@@ -171,14 +189,15 @@ class BatchStream:
         Steps are acknowledged in the order in which they were handed out, each once. A share of a step stands for it.
 
         policy_version  of the weights after the step; None = unknown
-        Raises          AckRefused; FencedOut; LogUnavailable: the same call again is safe
+        Raises          AckRefused; FencedOut; InvalidSettings naming the argument; LogUnavailable: the same call again
+                        is safe
         """
-        self._submit(self._work.ack(step, _version_or_none(policy_version))).result()
+        self._submit(self._work.ack(_step(step), _version_or_none(policy_version))).result()
 
     async def aack(self, step: Step, *, policy_version: int | None) -> None:
         """As `ack`. Cancelled, it stops waiting and nothing else."""
-        work = self._work.ack(step, _version_or_none(policy_version))
-        await asyncio.shield(asyncio.wrap_future(self._submit(work)))
+        work = self._work.ack(_step(step), _version_or_none(policy_version))
+        await _shielded(self._submit(work))
 
     def state_dict(self) -> dict[str, Any]:
         """All that is acknowledged, as plain JSON values: what goes with a checkpoint."""
@@ -196,19 +215,21 @@ class BatchStream:
 
     async def aload_state_dict(self, state: Mapping[str, Any]) -> None:
         """As `load_state_dict`. Cancelled, it stops waiting and nothing else."""
-        await asyncio.shield(asyncio.wrap_future(self._submit(self._work.load(state))))
+        await _shielded(self._submit(self._work.load(state)))
 
     def close(self) -> None:
         """Stop reading. Steps that are not acknowledged are handed out again to the next stream. Safe to call twice."""
         if self._pid == os.getpid():
             self._close().result()
             self._client.stop(STOP_S)
+            closed(self._forgotten)
 
     async def aclose(self) -> None:
         """As `close`, without blocking the event loop."""
         if self._pid == os.getpid():
-            await asyncio.shield(asyncio.wrap_future(self._close()))
+            await _shielded(self._close())
             await asyncio.to_thread(self._client.stop, STOP_S)
+            closed(self._forgotten)
 
     def __iter__(self) -> Iterator[Step]:
         while (step := self.next_step()) is not None:
@@ -241,13 +262,28 @@ class BatchStream:
         if self._closing is not None:
             work.close()
             raise NotOpen(f"stream of reader {self.reader}: it is closed")
-        return self._client.submit(work)
+        return self._client.submit(self._work.call(work))
 
     def _close(self) -> "Future[None]":
         with self._closing_lock:
             if self._closing is None:
-                self._closing = self._client.submit(self._work.parts.close())
+                self._closing = self._client.submit(self._work.close())
             return self._closing
+
+
+def _waited(waiting: "Future[T]") -> T:
+    try:
+        return waiting.result()
+    except BaseException:
+        waiting.cancel()  # interrupted, such as by Ctrl-C: nobody waits any more, and hosts must not be told so
+        raise
+
+
+async def _shielded(work: "Future[T]") -> T:
+    """Cancelled, the caller stops waiting and nothing else; what becomes of the work then is nobody's to hear."""
+    waiting = asyncio.wrap_future(work)
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(waiting)
 
 
 async def _make(
@@ -257,10 +293,19 @@ async def _make(
     return StreamWork(parts, steps)
 
 
+def _step(step: Any) -> Step:
+    if not isinstance(step, Step):
+        raise InvalidSettings(
+            f"step: expected a Step, as `next_step` gives and as the stream iterates over, got {step!r}"
+            + ("; None says that the run has ended: nothing is left to acknowledge" if step is None else "")
+        )
+    return step
+
+
 def _version(version: Any) -> int:
     version = plain_integer(version)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-        raise InvalidSettings(f"policy version: expected an integer from 0, got {version!r}")
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < COUNT_END:
+        raise InvalidSettings(f"policy version: expected an integer from 0, of 63 bits at most, got {version!r}")
     return version
 
 
@@ -269,6 +314,19 @@ def _version_or_none(version: Any) -> int | None:
 
 
 def _seconds(timeout_s: float | None) -> float | None:
-    if timeout_s is not None:
-        check_seconds("timeout_s", timeout_s)
-    return timeout_s
+    return None if timeout_s is None else checked_seconds("timeout_s", timeout_s)
+
+
+class _Forgotten:
+    """A stream that nobody closed, for the end of the process: its thread would be stopped in the middle of something,
+    and Python complain. Nothing is lost then: what is not acknowledged is handed out again."""
+
+    pending_count = 0
+
+    def __init__(self, stream: BatchStream) -> None:
+        self.url = stream.url
+        self.is_forked = False  # closing it is nothing in a forked process
+        self._stream = stream
+
+    def close(self) -> None:
+        self._stream.close()

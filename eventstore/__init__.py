@@ -4,6 +4,15 @@ Importing this loads no Kafka client, no pydantic and no event loop; what a log 
 """
 
 from rolloutlog.eventstore.attachment import Attachment
+from rolloutlog.eventstore.decorators import (
+    RolloutFunction,
+    agent,
+    current_rollout,
+    evaluator,
+    operation,
+    rollout_function,
+    tool,
+)
 from rolloutlog.eventstore.errors import (
     BufferFull,
     Fenced,
@@ -33,10 +42,17 @@ __all__ = [  # noqa: RUF022 grouped: types, functions, errors
     "Group",
     "PublisherSettings",
     "Rollout",
+    "RolloutFunction",
     "RolloutRef",
+    "agent",
+    "current_rollout",
     "emit_reward",
+    "evaluator",
     "open_log",
+    "operation",
     "parse_url",
+    "rollout_function",
+    "tool",
     "BufferFull",
     "Fenced",
     "InvalidEvent",

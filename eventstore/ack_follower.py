@@ -9,7 +9,7 @@ Not here  an acknowledgement's bytes: eventstore.acks; how far a trainer lags: e
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from rolloutlog.eventstore.log.reading import read_range
 CATCH_UP_S = 30.0  # to read the topic to its end; a call after one that took longer goes on where it stopped
 FETCH_WAIT_S = 0.5
 RETRY_S = 1.0
+SECOND_NS = 10**9
 DECODED_AT_ONCE = 64  # acks of large steps take long to decode, and the loop also sends events
 
 _logger = logging.getLogger(__name__)
@@ -53,11 +54,13 @@ def after(reading: Reading | None, ack: Ack, log_time_ns: int) -> Reading:
 class AckFollower:
     """Follows all readers of one log. `caught_up`: whether the topic was once read to its end."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, now_ns: Callable[[], int]) -> None:
+        """`now_ns`: time as the log tells it, UTC nanoseconds; only for what was said before the topic was followed."""
         self.caught_up = False
         self._log = log
+        self._now_ns = now_ns
         self._readings: dict[str, Reading] = {}
-        self._awaiting: dict[str, int] = {}  # reader → log time at which it last said that it waits
+        self._awaiting: dict[str, float] = {}  # reader → loop time at which it last said that it waits
         self._next: int | None = None  # offset; None = the first one
         self._turn = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
@@ -67,8 +70,8 @@ class AckFollower:
         """Where the reader is, as far as known; None before any acknowledgement."""
         return self._readings.get(reader)
 
-    def awaiting_since_ns(self, reader: str) -> int | None:
-        """Log time at which the reader last said that it waits; None when it never did, or acknowledged since."""
+    def awaiting_since(self, reader: str) -> float | None:
+        """Loop time at which the reader last said that it waits; None when it never did, or acknowledged since."""
         return self._awaiting.get(reader)
 
     async def catch_up(self) -> None:
@@ -135,12 +138,17 @@ class AckFollower:
             with suppress(InvalidEvent):  # of another program, or of a newer version: as if it were not there
                 said = read_said(record)
                 if isinstance(said, StepAwaited):
-                    self._awaiting[said.reader] = record.log_time_ns
+                    self._awaiting[said.reader] = asyncio.get_running_loop().time() - self._age_s(record)
                 else:
                     self._awaiting.pop(said.reader, None)
                     self._readings[said.reader] = after(self._readings.get(said.reader), said, record.log_time_ns)
             if record.offset % DECODED_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    def _age_s(self, record: Record) -> float:
+        """Seconds since it was stored. What comes while the topic is followed is new, whatever the host's clock says:
+        a clock that jumped must not make a trainer that waits seem to have waited long ago."""
+        return 0.0 if self.caught_up else max(0, self._now_ns() - record.log_time_ns) / SECOND_NS
 
     def _note_trouble(self, error: Exception) -> None:
         if not self._in_trouble:

@@ -2,7 +2,7 @@
 
 A step is acknowledged once its optimizer step is done; a rewind takes back what was acknowledged after a checkpoint.
 The last word on a sample counts. A trainer that waits for groups says so too, outside of any transaction. Fields and
-units: schemas/StepAcknowledged.v2.avsc, schemas/Rewound.v2.avsc, schemas/StepAwaited.v1.avsc.
+units: schemas/StepAcknowledged.v2.avsc, schemas/Rewound.v3.avsc, schemas/StepAwaited.v1.avsc.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,11 +48,16 @@ class StepAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """A checkpoint was loaded: what was acknowledged from `step` on does not count any more.
+    """A checkpoint was loaded: what was acknowledged from `step` on, or on another line, does not count any more.
+
+    A line of steps begins with each Rewound: a checkpoint may have been saved on one that was left since.
 
     step            the next one
     offsets         batches partition → where reading goes on
     policy_version  of the weights that were loaded; None = unknown
+    time_ns         names the line that begins here: above all those before
+    line            on which the checkpoint was saved; 0 = the reader's first, None = another reader's, or unknown: the
+                    one before is then taken to go on
     """
 
     reader: str
@@ -60,6 +65,7 @@ class Rewound:
     offsets: Mapping[int, int]
     policy_version: int | None
     time_ns: int
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

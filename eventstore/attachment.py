@@ -6,7 +6,7 @@ Its events come from a source of its own, called after the ref. They nest below 
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rolloutlog.eventstore import scope as _scope
 from rolloutlog.eventstore.errors import StoreError
@@ -20,6 +20,7 @@ from rolloutlog.eventstore.source import Source
 class Attachment(Recorder):
     """Made by `EventPublisher.attach`; works with `with` and `async with`, once. Blocks and rewards as of a Rollout.
 
+    Its rewards need names: two judges' outcomes under the default one would revise each other.
     Leaving its block ends it; so does an exception, which goes on. Used without its block, `end` does. A rollout that
     awaits its name closes only then. What is recorded after the rollout closed counts as late.
     """
@@ -50,6 +51,9 @@ class Attachment(Recorder):
         self._host.forked.add(self)
         return self._host.source(self.ref.name, self.rollout_id, self.attempt)
 
+    def _must_name(self, scope: Any) -> bool:
+        return True
+
     def __enter__(self) -> Self:
         self._enter()
         return self
@@ -57,7 +61,7 @@ class Attachment(Recorder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _scope.leave(self, None)
+        self._leave()
         try:
             self._end_source(None if error is None else "the attachment ended")
         except Exception as fault:

@@ -285,6 +285,11 @@ def plain_integer(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
+def plain_number(value: Any) -> Any:
+    """As `plain_integer`, for any number: a numpy one as an int or a float."""
+    return float(value) if isinstance(value, np.floating) else plain_integer(value)
+
+
 def refused(expected: str, got: Any, field: str, reason: str | None = None, *, quote: bool = True) -> InvalidEvent:
     """An InvalidEvent whose text says what was expected and what came at `field`.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rolloutlog.eventstore.checks import plain_integer
 from rolloutlog.eventstore.errors import InvalidSettings, LogMissing
-from rolloutlog.eventstore.log import EVENTS, Log, open_log, parse_url
+from rolloutlog.eventstore.log import EVENTS, Log, open_log
 from rolloutlog.eventstore.meta import Run, read_run
 from rolloutlog.eventstore.settings import PublisherSettings
 from rolloutlog.eventstore.topics import check_partitions, create_topics
@@ -19,17 +19,13 @@ LOG_VARIABLE = "ROLLOUTLOG_LOG"
 Opener = Callable[[str, bool], Awaitable[Log]]
 
 
-def url_of(url: Any, *, create: bool) -> str:
+def url_of(url: Any) -> str:
     """The URL to open; None = the environment's. Raises InvalidSettings."""
     url = os.environ.get(LOG_VARIABLE, "") if url is None else url
     if not isinstance(url, str):
         raise InvalidSettings(f"url: expected text such as 'sqlite:///run.db', got {url!r}")
     if not url:
         raise InvalidSettings(f"no log: expected a URL, or one in the environment variable {LOG_VARIABLE}, got none")
-    if create and parse_url(url).scheme != "sqlite":
-        raise InvalidSettings(
-            f"log {url}: `create` is for embedded logs; make Kafka topics with `rolloutlog topics create`"
-        )
     return url
 
 

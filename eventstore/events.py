@@ -20,9 +20,10 @@ SPLITS = ("train", "val", "test")
 SCOPES = (STEP, ROLLOUT)
 TARGET_KEYS = ("span_id", "response_id", "operation")
 COMPLETED, FAILED = "completed", "failed"
-EXPIRY_REASONS = ("idle", "age", "grace", "retry")
+IDLE, AGE, GRACE, RETRY, REPLAY_BYTES = "idle", "age", "grace", "retry", "replay_bytes"
+EXPIRY_REASONS = (IDLE, AGE, GRACE, RETRY)
 COMPLETE, REQUESTED = "complete", "requested"
-DECIDED_GROUP_REASONS = ("age", "replay_bytes")  # by the partition's owner, as of some event
+DECIDED_GROUP_REASONS = (AGE, REPLAY_BYTES)  # by the partition's owner, as of some event
 GROUP_REASONS = (COMPLETE, REQUESTED, *DECIDED_GROUP_REASONS)
 
 

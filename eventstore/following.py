@@ -5,11 +5,12 @@ Answers come from the acks topic, read in the thread of the publisher's client f
 Not here  reading it: eventstore.progress
 """
 
+import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rolloutlog.eventstore.checks import ID_CHARACTERS_MAX, plain_integer
+from rolloutlog.eventstore.checks import plain_integer
 from rolloutlog.eventstore.clock import HostClock
 from rolloutlog.eventstore.errors import InvalidSettings, StoreError
 from rolloutlog.eventstore.log import Log
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TRAINER = "trainer"
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a trainer may be opened as
 
 
 class Following:
@@ -128,8 +131,10 @@ async def _awaited(asked: "Future[T]") -> T:
 
 
 def _reader(reader: Any) -> str:
-    if not isinstance(reader, str) or not 0 < len(reader) <= ID_CHARACTERS_MAX:
-        raise InvalidSettings(f"reader: expected the name of a trainer, got {reader!r}")
+    if not isinstance(reader, str) or not _NAME.fullmatch(reader):
+        raise InvalidSettings(
+            f"reader: expected the name of a trainer, up to 64 letters, digits, _ and -, got {reader!r}"
+        )
     return reader
 
 

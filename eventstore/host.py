@@ -22,6 +22,7 @@ class Host:
     """One for each publisher.
 
     wait_stored  waits until the log has an event, or for seconds (None = close_deadline_s); raises NotStored
+    heartbeat_s  between two heartbeats of a rollout that records nothing else
     forked       recorders whose sources in this process end with the publisher
     """
 
@@ -31,11 +32,13 @@ class Host:
         *,
         partitions: int,
         event_bytes_max: int,
+        heartbeat_s: float,
         wait_stored: Callable[[Entry, float | None], "Future[None]"],
     ) -> None:
         self.outbox = outbox
         self.partitions = partitions
         self.wait_stored = wait_stored
+        self.heartbeat_s = heartbeat_s
         self._event_bytes_max = event_bytes_max
         self.renew()
 

@@ -44,6 +44,14 @@ class Entry:
     def __str__(self) -> str:
         return f"{self.header.kind} of {_rollout(self)}, attempt {self.header.attempt},"
 
+    def again(self) -> "Entry":
+        """The same event, to be sent by another process: it may already be stored."""
+        assert self.record.key is not None
+        assert self.record.value is not None
+        copy = Entry(self.header, self.record.partition, self.record.key, self.record.value)
+        copy.mark_resend()
+        return copy
+
     def mark_resend(self) -> None:
         """From now on it says that it may already be stored."""
         if not self.header.resend:

@@ -62,7 +62,7 @@ class TrainerProgress:
         self._log = log
         self._partitions = partitions
         self._now_ns = now_ns
-        self._acks = AckFollower(log)
+        self._acks = AckFollower(log, now_ns)
         self._asking = asyncio.Lock()
         self._ranges: tuple[float, Mapping[int, Range]] | None = None  # of the batches, and when they were asked for
         self._counting = asyncio.Lock()
@@ -148,8 +148,8 @@ class TrainerProgress:
 
     def _awaits(self, reader: str) -> bool:
         """Whether the trainer waits for groups, as far as known."""
-        said_ns = self._acks.awaiting_since_ns(reader)
-        return said_ns is not None and self._now_ns() - said_ns < AWAITED_S * SECOND_NS
+        since = self._acks.awaiting_since(reader)
+        return since is not None and asyncio.get_running_loop().time() - since < AWAITED_S
 
     def _last_ack(self, reader: str) -> str:
         reading = self._acks.reading(reader)

@@ -44,7 +44,7 @@ from rolloutlog.eventstore.following import Following
 from rolloutlog.eventstore.group import Group
 from rolloutlog.eventstore.host import Host
 from rolloutlog.eventstore.json_text import json_object
-from rolloutlog.eventstore.log import Log
+from rolloutlog.eventstore.log import Log, parse_url
 from rolloutlog.eventstore.meta import Run
 from rolloutlog.eventstore.outbox import Entry, Outbox
 from rolloutlog.eventstore.partitioner import partition_of
@@ -90,6 +90,7 @@ class EventPublisher(Following):
             self._outbox,
             partitions=run.partitions,
             event_bytes_max=settings.event_bytes_max,
+            heartbeat_s=settings.heartbeat_s,
             wait_stored=self._wait_stored,
         )
         self.is_forked = False
@@ -140,14 +141,15 @@ class EventPublisher(Following):
 
         url         None = environment ROLLOUTLOG_LOG
         create      make file, topics and run of an embedded log where they are missing, with this many `partitions`
-                    (None = 4 in a new log)
+                    (None = 4 in a new log); of Kafka, whose topics `rolloutlog topics create` makes, it asks nothing
         opener      makes the log of (url, create) instead of `open_log`; called in the client's event loop
         Raises      LogMissing, LogUnavailable, PartitionCountChanged, InvalidSettings
         """
         from rolloutlog.eventstore import reopened_log  # noqa: F401 a forked process must not have to import it
         from rolloutlog.eventstore.client import ClientThread
 
-        url = url_of(url, create=create)
+        url = url_of(url)
+        create = create and parse_url(url).scheme == "sqlite"  # so that a program goes from one log to the other
         partitions = partitions_of(partitions)
         settings = settings_of(settings)
         client = ClientThread("rolloutlog-publisher")
@@ -247,10 +249,12 @@ class EventPublisher(Following):
         """
         self._outbox.refuse_fork("rollout refused")
         attempt = plain_integer(attempt)
+        is_named = rollout_id is not None
         if rollout_id is None:
             rollout_id = new_id()
         try:
             group = _group_of(rollout_id, task_id, group)
+            fields = json_object(metadata, "metadata")
         except InvalidEvent as error:
             say_where(error, RolloutStarted.record, rollout_id, attempt)
             raise
@@ -262,9 +266,9 @@ class EventPublisher(Following):
             "split": split,
             "attempts_max": plain_integer(attempts_max),
             "policy_version": plain_integer(policy_version),
-            "metadata": json_object(metadata, "metadata"),
+            "metadata": fields,
         }
-        return Rollout(
+        rollout = Rollout(
             self._host,
             self._host.source("main", rollout_id, attempt, source=source),
             group=group,
@@ -272,6 +276,11 @@ class EventPublisher(Following):
             start=start,
             awaited_rewards=awaited_rewards,
         )
+        if attempt and not is_named:
+            unnamed = refused("the rollout_id of the attempts before", "none", "rollout_id", quote=False)
+            say_where(unnamed, RolloutStarted.record, rollout_id, attempt)
+            raise unnamed
+        return rollout
 
     def attach(self, ref: RolloutRef | str | None = None) -> Attachment:
         """Work for a rollout of another process, or thread: a block with the same blocks and rewards as a Rollout.

@@ -23,8 +23,18 @@ from rolloutlog.eventstore import scope as _scope
 from rolloutlog.eventstore.checks import say_where
 from rolloutlog.eventstore.conversation import Conversation
 from rolloutlog.eventstore.errors import InvalidEvent, StoreError
-from rolloutlog.eventstore.events import STEP, Event, RewardRecorded, RolloutCompleted, SourceEnded, Span, Target
+from rolloutlog.eventstore.events import (
+    STEP,
+    Event,
+    RewardRecorded,
+    RolloutCompleted,
+    RolloutHeartbeat,
+    SourceEnded,
+    Span,
+    Target,
+)
 from rolloutlog.eventstore.extra_info import encode_extra_info, reserved_collisions
+from rolloutlog.eventstore.heartbeat import Beats, Pulse, begin_beats
 from rolloutlog.eventstore.host import Host
 from rolloutlog.eventstore.partitioner import partition_of
 from rolloutlog.eventstore.recording import PolicyVersion, Recording
@@ -71,6 +81,8 @@ class Recorder:
         self._blocks: dict[str, SpanBlock] = {}
         self._given_ids: set[str] = set()
         self._entered = False
+        self._pulse = Pulse(host.heartbeat_s)
+        self._beats: Beats | None = None
         self._home = self._forks = forks.count
 
     @property
@@ -112,7 +124,7 @@ class Recorder:
     def reward(
         self,
         value: RewardValue,
-        name: str = REWARD_NAME,
+        name: str | None = None,
         target: Mapping[str, str] | None = None,
         extra_info: Mapping[str, Any] | None = None,
         reward_id: str | None = None,
@@ -124,6 +136,7 @@ class Recorder:
         """Record a scorer's verdict where the code is now, and return the reward's id.
 
         value       a finite number, or None = the scorer gave no verdict
+        name        None = `reward`, in the rollout's own block; whoever is attached names its rewards
         target      what a step reward is for: one of span_id, response_id, operation → its value; None = found by the
                     attribution policy from the enclosing span and the last call seen here, within the same agent
         extra_info  the scorer's further values; names of batch columns are reserved
@@ -131,7 +144,7 @@ class Recorder:
         scope       "step", or "rollout" for an outcome of the whole rollout
         Raises      InvalidEvent naming the field; NotOpen after the rollout's end
         """
-        fields = self._reward_fields(value, name, target, extra_info, scope)
+        fields = self._reward_fields(value, self._reward_name(name, scope), target, extra_info, scope)
         fields |= {
             "reward_id": reward_id,
             "supersedes": supersedes,
@@ -140,12 +153,26 @@ class Recorder:
             "parent_id": self._enclosing_span(),
             "after_call": _scope.last_call(self, self._after_call),
         }
-        with self._free_lock(f"reward {name!r}"):
+        with self._free_lock(f"reward {fields['name']!r}"):
             self._require_open("reward")
             self._publish_start()
             event = self._source.make(RewardRecorded, self._clock(), fields)
             self._publish(event)
         return cast(RewardRecorded, event).id
+
+    def heartbeat(self) -> None:
+        """Say that the work goes on. Blocking code calls it where it records nothing for minutes, in a tool's loop.
+
+        Call it from the code that works, as often as you like: one event each `heartbeat_s` is recorded. Never from a
+        thread beside it, which would go on when the work hangs. Blocks of async code do it by themselves: see
+        eventstore.heartbeat.
+        Raises NotOpen after the rollout's end
+        """
+        with self._free_lock("heartbeat"):
+            self._require_open("heartbeat")
+            self._publish_start()
+            if self._pulse.is_due():
+                self._publish(self._source.make(RolloutHeartbeat, self._clock(), {}))
 
     def enter_block(self, block: SpanBlock) -> None:
         """Called by a block that is entered."""
@@ -210,6 +237,10 @@ class Recorder:
 
     def _forked_source(self) -> Source:
         """The source that goes on in this process. Called once after a fork."""
+        raise NotImplementedError
+
+    def _must_name(self, scope: Any) -> bool:
+        """Whether a reward of this scope needs a name here: it is not the rollout's own block that emits it."""
         raise NotImplementedError
 
     # For all of them
@@ -283,6 +314,22 @@ class Recorder:
                     raise
                 _logger.error("%s", error)
 
+    def _reward_name(self, name: Any, scope: Any) -> Any:
+        """The name, or that of a reward that was given none. Raises InvalidEvent where one is needed."""
+        if name is not None:
+            return name
+        if self._must_name(scope):
+            self._require_open("reward")
+            error = InvalidEvent(
+                f"expected a name, since it is not the rollout's own block that emits it, got none at $.name; name it "
+                f"after who judges, such as 'style': outcomes that share the default {REWARD_NAME!r} revise each other",
+                reason="name",
+                field="$.name",
+            )
+            say_where(error, RewardRecorded.record, self.rollout_id, self.attempt)
+            raise error
+        return REWARD_NAME
+
     def _reward_fields(
         self, value: Any, name: Any, target: Any, extra_info: Mapping[str, Any] | None, scope: Any
     ) -> dict[str, Any]:
@@ -317,11 +364,22 @@ class Recorder:
             self._publish_start()
             self._entered = True
         _scope.enter(self, None)
+        self._beats = begin_beats(self._pulse.interval_s, self._beat, lambda: self._source.event_count)
+
+    def _leave(self) -> None:
+        """Its own block is left."""
+        _scope.leave(self, None)
+        if self._beats is not None:
+            self._beats.end()
+
+    def _beat(self) -> None:
+        if not self.finished:
+            self.heartbeat()
 
 
 def emit_reward(
     value: RewardValue,
-    name: str = REWARD_NAME,
+    name: str | None = None,
     target: Mapping[str, str] | None = None,
     extra_info: Mapping[str, Any] | None = None,
     reward_id: str | None = None,
@@ -334,7 +392,7 @@ def emit_reward(
     recorder = _scope.current_rollout()
     if recorder is None:
         raise NotOpen(
-            f"reward {name!r} not recorded: no rollout's block is open in this context; call it within "
+            f"reward {name or REWARD_NAME!r} not recorded: no rollout's block is open in this context; call it within "
             "`with events.rollout(...)`, or `rollout.reward(...)` on a rollout you hold. A thread started by hand, or "
             "of a pool, has no context: use `asyncio.to_thread`, or start it with `contextvars.copy_context().run`. "
             "Another process attaches first: `with events.attach(ref)`"

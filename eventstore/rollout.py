@@ -4,7 +4,8 @@ start     published when the block is entered, or by the first use
 end       published by `finish`, or when the block is left: then as completed, without a final reward. An exception ends
           it as failed and goes on. Spans that are still open end with it, since nothing may follow
 refs      made once the start is stored, so that nothing attached can arrive before it
-forks     the process that began it ends it; others that it forks record in it from sources named `fork`
+forks     the process that began it ends it; others that it forks record in it from sources named `fork`, and store its
+          start too if that was under way
 Not here  recording: eventstore.recorder; blocks within a rollout: eventstore.spans; numbering: eventstore.source
 """
 
@@ -60,6 +61,7 @@ class Rollout(Recorder):
         self.task_id: str = start["task_id"]
         self._start = start
         self._awaited_names: tuple[str, ...] = ()
+        self._start_again: Entry | None = None  # in a forked process; whoever stores it first opens the rollout
 
     def ref(self, name: str, awaited: bool = False, timeout_s: float | None = None) -> RolloutRef:
         """What others attach to this rollout with (`EventPublisher.attach`), here: below the span that is open now.
@@ -155,6 +157,8 @@ class Rollout(Recorder):
         return self._awaited_names if name in self._awaited_names else (*self._awaited_names, name)
 
     def _publish_start(self) -> None:
+        if self._start_again is not None and not self._start_again.queued:
+            self._host.outbox.put(self._start_again)
         if not self._source.event_count and self._home == self._forks:
             self._publish(self._source.make(RolloutStarted, self._clock(), self._start))
             self._host.group_count.start(self.group, self.rollout_id)
@@ -164,8 +168,16 @@ class Rollout(Recorder):
             # It has not begun: whoever begins it first is its process. Two that do are told apart by their sources.
             self._home = forks.count
             return self._host.source("main", self.rollout_id, self.attempt)
+        start = self._source.first if self._home == self._forks else self._start_again
+        if start is not None and not start.stored:
+            # It waits in the process before the fork: what is recorded here must not arrive before it.
+            self._start_again = start.again()
         self._host.forked.add(self)
         return self._host.source("fork", self.rollout_id, self.attempt)
+
+    def _must_name(self, scope: Any) -> bool:
+        """Steps in a forked process are the block's own work, gone on with; its outcomes may be one of many."""
+        return bool(scope == ROLLOUT) and self._is_forked
 
     def _require_open(self, what: str) -> None:
         if self.finished:
@@ -199,7 +211,7 @@ class Rollout(Recorder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _scope.leave(self, None)
+        self._leave()
         try:
             if self._is_forked:
                 self._end_source(None if error is None else "the rollout's block was left")

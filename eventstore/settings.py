@@ -23,6 +23,7 @@ class PublisherSettings:
     append_events_max   how many events are stored together
     retry_s_min         pause after the log gave no answer; doubles up to
     retry_s_max         this
+    heartbeat_s         between two heartbeats of a rollout that records nothing else; 0 = a block sends none by itself
     """
 
     memory_bytes_max: int = 64 * MIB
@@ -34,6 +35,7 @@ class PublisherSettings:
     append_events_max: int = 2_000
     retry_s_min: float = 0.1
     retry_s_max: float = 5.0
+    heartbeat_s: float = 20.0
 
     def __post_init__(self) -> None:
         for each in fields(self):

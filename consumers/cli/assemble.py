@@ -12,7 +12,9 @@ from rolloutlog.consumers.assembler import WAITING_SHOWN, Assembler, Summary
 from rolloutlog.consumers.attribution import OUTCOMES
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.options import attribution_options, log_option, run, settings_option
+from rolloutlog.consumers.cli.printable import printable
 from rolloutlog.consumers.cli.progress import Bars, bars
+from rolloutlog.consumers.limits import check_retention
 from rolloutlog.eventstore.log import EVENTS, open_log
 from rolloutlog.eventstore.meta import read_run
 from rolloutlog.eventstore.topics import check_partitions
@@ -31,6 +33,7 @@ logger = logging.getLogger("rolloutlog.assembler")
 @settings_option
 @click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
 @click.option("--until-end", is_flag=True, help="Read to the ends seen at start, commit, exit 0.")
+@click.option("--merge", help="Calls of a sample: none (default) = one, trajectory = one line of conversation.")
 @click.option("--min-group", type=int, help="Completed rollouts a group needs to be trained. Default: 2.")
 @click.option("--splits", help="Splits that yield samples, with commas. Default: train.")
 @click.option("--on-incomplete", help="Rollouts with a refused event: drop (default) or keep.")
@@ -53,6 +56,7 @@ async def _assemble(configuration: Configuration, until_end: bool) -> Summary:
         this_run = await read_run(log)
         if this_run is not None:
             check_partitions(this_run, count, configuration.url())
+        await check_retention(log, configuration.limits())
         partitions = parse_partitions(configuration.partitions, count)
         if not partitions:
             click.echo(f"no partition falls to the share {configuration.partitions}: nothing to do", err=True)
@@ -94,10 +98,13 @@ def _print(summary: Summary) -> None:
     if counts["run_ended"] or counts["run_ended_passed_on"]:
         passed_on, read = counts["run_ended_passed_on"], counts["run_ended"]
         click.echo(f"the run ended: {read} RunEnded read, {passed_on} passed on to the batches", err=True)
+    if summary.decisions:
+        told = ", ".join(f"{count} {reason}" for reason, count in sorted(summary.decisions.items()))
+        click.echo(f"ended because they waited for too long: {told}", err=True)
     for reason, count in sorted(summary.without_samples.items()):
         click.echo(f"{count} batches without samples: {reason}", err=True)
     for line in summary.waiting[:WAITING_SHOWN]:
-        click.echo(f"open: {line}", err=True)
+        click.echo(printable(f"open: {line}"), err=True)
     if summary.open_groups > WAITING_SHOWN:
         click.echo(f"open: and {summary.open_groups - WAITING_SHOWN} more groups", err=True)
     others = ", ".join(f"{counts[name]} {name}" for name in WITHOUT_EFFECT if counts[name])

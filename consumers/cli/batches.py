@@ -14,6 +14,7 @@ import numpy as np
 from rolloutlog.consumers.batches import Batch, RolloutResult
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.options import Command, log_option, run, settings_option, stop_on_signals
+from rolloutlog.consumers.cli.printable import printable
 from rolloutlog.consumers.cli.progress import Bars, bars
 from rolloutlog.consumers.following import Follower
 from rolloutlog.consumers.published import read_published
@@ -49,6 +50,18 @@ def dump(settings: Path | None, follow: bool, **flags: Any) -> None:
 def rollouts(settings: Path | None, follow: bool, **flags: Any) -> None:
     """Print every rollout of the batches as one JSON line: how it ended and why, and all of its rewards."""
     run(_print(load(settings, flags), rollout_lines, follow))
+
+
+@batches.command()
+@log_option
+@settings_option
+@click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def export(file: Path, settings: Path | None, **flags: Any) -> None:
+    """Write every sample as one row of a Parquet FILE. Needs the extra `parquet`."""
+    from rolloutlog.consumers.cli import exporting
+
+    run(exporting.export(load(settings, flags), file))
 
 
 Lines = Callable[[Batch], Iterator[dict[str, Any]]]
@@ -101,7 +114,7 @@ async def read_batches(log: Log, partition: int) -> AsyncIterator[Batch]:
 
 
 def say_refused(record: Record, error: InvalidEvent) -> None:
-    click.echo(f"offset {record.partition}:{record.offset}: {error}", err=True)
+    click.echo(printable(f"offset {record.partition}:{record.offset}: {error}"), err=True)
 
 
 def sample_lines(batch: Batch) -> Iterator[dict[str, Any]]:

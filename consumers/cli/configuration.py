@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from rolloutlog.consumers.assembler import AssemblerSettings
 from rolloutlog.consumers.attribution import settings_from
+from rolloutlog.consumers.limits import SECONDS_MAX, Limits
 from rolloutlog.consumers.settings import LATE_WINDOW_S_MAX, FoldSettings
 from rolloutlog.eventstore.errors import InvalidSettings
 
@@ -32,10 +33,16 @@ class Configuration(BaseModel):
 
     log: str | None = None
     partitions: str = "all"
-    merge: Literal["none"] = "none"
+    merge: Literal["none", "trajectory"] = "none"
     min_group: int = Field(2, ge=1)
     splits: Annotated[tuple[str, ...], BeforeValidator(_split)] = ("train",)
     on_incomplete: Literal["drop", "keep"] = "drop"
+    idle_s: float = Field(600.0, gt=0, le=SECONDS_MAX)
+    age_s: float = Field(7_200.0, gt=0, le=SECONDS_MAX)
+    grace_s: float = Field(60.0, gt=0, le=SECONDS_MAX)
+    retry_s: float = Field(300.0, gt=0, le=SECONDS_MAX)
+    group_age_s: float = Field(900.0, gt=0, le=SECONDS_MAX)
+    replay_bytes_max: int = Field(2 * 2**30, ge=1)
     late_window_s: float = Field(600.0, ge=0, le=LATE_WINDOW_S_MAX, allow_inf_nan=False)
     commit_interval_s: float = Field(0.2, gt=0, le=60)
     commit_events: int = Field(2_000, ge=1)
@@ -55,6 +62,16 @@ class Configuration(BaseModel):
             )
         return self.log
 
+    def limits(self) -> Limits:
+        return Limits(
+            idle_s=self.idle_s,
+            age_s=self.age_s,
+            grace_s=self.grace_s,
+            retry_s=self.retry_s,
+            group_age_s=self.group_age_s,
+            replay_bytes_max=self.replay_bytes_max,
+        )
+
     def assembler(self) -> AssemblerSettings:
         return AssemblerSettings(
             fold=FoldSettings(
@@ -65,6 +82,7 @@ class Configuration(BaseModel):
                 on_incomplete=self.on_incomplete,
                 late_window_s=self.late_window_s,
             ),
+            limits=self.limits(),
             commit_interval_s=self.commit_interval_s,
             commit_events=self.commit_events,
             commit_bytes=self.commit_bytes,

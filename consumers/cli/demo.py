@@ -28,7 +28,7 @@ BROKER_FOLDER = "kafka"
 PREFIX = "demo"
 
 
-@click.command()
+@click.command(short_help="Train a small SQL agent by reinforcement learning.")
 @click.option("--seed", default=7, show_default=True, help="Seed of all that the policy draws.")
 @click.option("--log", metavar="URL", help="Run on this log, a new one. Default: a file in the demo's own folder.")
 @click.option("--kafka", is_flag=True, help="Run on a Kafka broker that is started for it. Needs Java 17, and Maven.")
@@ -51,8 +51,10 @@ def demo(seed: int, log: str | None, kafka: bool, hosts: int, steps_max: int, ke
         raise InvalidSettings("--kafka and --log: expected one of them, got both; --log runs on a broker you have")
     if log is not None:
         parse_url(log)  # a wrong one is refused before anything starts
-    # Processes and folder are cleaned up by what Ctrl-C does.
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    # Processes and folder are cleaned up by what Ctrl-C does. A terminal that closes too, unless `nohup` ignores that.
+    for name in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(name) is not signal.SIG_IGN:
+            signal.signal(name, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     with _folder(keep) as folder, _log(log, kafka, folder) as url:
         console = Console()
         began_s = time.monotonic()

@@ -30,6 +30,9 @@ from rolloutlog.eventstore.topics import PARTITIONS_EMBEDDED, create_topics
 
 PORT = 9092
 LOSES_TRANSACTIONS = ("4.3.", "4.4.")  # docs/decisions/0002
+ENDING = tuple(  # a terminal that closes too, unless `nohup` says that it is not to
+    name for name in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(name) is not signal.SIG_IGN
+)
 VERSION_VARIABLE = "ROLLOUTLOG_KAFKA_VERSION"
 ALIVE_S = 0.5  # how often we look whether the broker still runs
 LINES_S = 10.0  # between two lines of progress where no terminal shows a moving one
@@ -53,10 +56,15 @@ def dev_broker(port: int, data: Path | None, version: str | None, prefix: str | 
         parse_url(_url(port, prefix))  # a wrong prefix is refused before anything starts
     if version is not None:
         os.environ[VERSION_VARIABLE] = version
-    if kafka_version().startswith(LOSES_TRANSACTIONS):
-        click.echo(f"Kafka {kafka_version()} can lose an acknowledged transaction when it is killed", err=True)
-    # Until the broker runs, both signals end the command at once.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        running = kafka_version()
+    except KafkaMissing as error:
+        raise InvalidSettings(str(error)) from error
+    if running.startswith(LOSES_TRANSACTIONS):
+        click.echo(f"Kafka {running} can lose an acknowledged transaction when it is killed", err=True)
+    # Until the broker runs, all of them end the command at once.
+    for name in ENDING:
+        signal.signal(name, signal.default_int_handler)
     with ExitStack() as stack:
         if not is_free(port):
             raise InvalidSettings(
@@ -66,7 +74,7 @@ def dev_broker(port: int, data: Path | None, version: str | None, prefix: str | 
         _fetch_jars()
         broker = stack.enter_context(_started(folder, port))
         stop = Event()
-        for name in (signal.SIGINT, signal.SIGTERM):
+        for name in (signal.SIGINT, *ENDING):
             signal.signal(name, lambda *_: stop.set())
         if prefix is not None:
             run(_create_topics(_url(port, prefix)))

@@ -5,8 +5,10 @@ Exit codes   0 done · 1 done, but something was refused or differs, or could no
              data or lost history · 130 Ctrl-C
 """
 
+import codecs
 import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rolloutlog import __version__
+from rolloutlog.consumers.cli.printable import PrintableFormatter, printable
 
 if TYPE_CHECKING:
     # The store takes a moment to load; Ctrl-C then must find `main` running.
@@ -40,6 +43,7 @@ COMMANDS = {
     "doctor": "doctor:doctor",
     "explain": "explain:explain",
     "import": "importing:import_group",
+    "metrics": "metrics:metrics",
     "status": "status:status",
     "topics": "topics:topics",
 }
@@ -67,6 +71,10 @@ class Commands(click.Group):
         except BrokenPipeError:
             _drop_output()  # here, because click would exit 1
             return None
+        except SystemExit as stop:
+            if isinstance(stop.__context__, BrokenPipeError):  # so rich's console ends a program
+                return None
+            raise
         return result
 
 
@@ -81,9 +89,9 @@ class Commands(click.Group):
 )
 def rolloutlog(log_level: str) -> None:
     """Event-sourced trace store for training LLM agents: events in, training batches out, exactly once."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     if log_level != "debug":
         # The driver tells of every retry, also of those that belong to a healthy cluster; we say what comes of them.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -91,7 +99,7 @@ def rolloutlog(log_level: str) -> None:
 
 def main() -> None:
     """Run the command line and exit."""
-    _open_closed_streams()
+    _prepare_streams()
     try:
         code = _run()
     except (click.Abort, KeyboardInterrupt):
@@ -152,13 +160,17 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _open_closed_streams() -> None:
+def _prepare_streams() -> None:
     """Python has None for a stream that was closed by who started us, such as with `>&-`: nobody wants to see it."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 for as long as the process lasts
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            # Where the locale is not UTF-8, an arrow or a name must not end the command. ASCII means that none is set.
+            encoding = "utf-8" if codecs.lookup(stream.encoding).name == "ascii" else None
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def _say(text: str) -> None:
     with suppress(OSError):  # the exit code tells all the same
-        click.echo(text, err=True)
+        click.echo(printable(text, keep="\n\t"), err=True)

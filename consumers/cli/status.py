@@ -15,6 +15,7 @@ from rich.table import Table
 from rolloutlog.consumers.cli.configuration import Configuration, load
 from rolloutlog.consumers.cli.main import EXIT_DIFFERENT
 from rolloutlog.consumers.cli.options import log_option, run, settings_option, stop_on_signals, unless_stopped
+from rolloutlog.consumers.cli.printable import printable
 from rolloutlog.consumers.cli.progress import bars
 from rolloutlog.consumers.ledger import ENDS, Ledger
 from rolloutlog.consumers.ledger_reading import read_ledger
@@ -29,7 +30,7 @@ PIPED_WIDTH = 200
 WAITING_SHOWN = 10
 
 
-@click.command()
+@click.command(short_help="Show where everything is, and what open groups wait for.")
 @log_option
 @settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
@@ -64,7 +65,7 @@ async def _status(configuration: Configuration, as_json: bool, with_ledger: bool
             _print(log.url, overview, time.time_ns())
             if ledger is not None:
                 for line in ledger_lines(ledger):
-                    click.echo(line)
+                    click.echo(printable(line))
         return ledger is not None and bool(ledger.problems())
     finally:
         await log.close()
@@ -109,7 +110,7 @@ def _print(url: str, overview: Overview, now_ns: int) -> None:
     console.print(table, highlight=False)
     console.print("batches and dead letters here: since each assembler began", style="dim", highlight=False)
     for line in _lines(overview, now_ns):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
 
 
 def _cells(view: PartitionView, now_ns: int) -> list[str]:

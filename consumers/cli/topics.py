@@ -20,7 +20,7 @@ from rolloutlog.eventstore.topics import create_topics, topic_settings
 
 @click.group()
 def topics() -> None:
-    """Make and check the topics of a log."""
+    """Make, check and trim the topics of a log."""
 
 
 @topics.command()

@@ -39,7 +39,8 @@ class Children:
         """Start `python -m rolloutlog.consumers.demo.child arguments…`."""
         with self._log(name).open("wb") as output:
             self._running[name] = subprocess.Popen(
-                [sys.executable, "-m", "rolloutlog.consumers.demo.child", *arguments],
+                # -P: files of the folder that it is started in are not taken for Python's own modules.
+                [sys.executable, "-P", "-m", "rolloutlog.consumers.demo.child", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

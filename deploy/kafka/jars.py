@@ -27,6 +27,8 @@ RESOLVE_TIMEOUT_S = 600.0  # about 40 MB on the first call
 OUTPUT_LINES = 15  # of a failed command, in the error's text
 POM_NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 
+VERSION = re.compile(r"[0-9]+(\.[0-9]+){1,3}(-[A-Za-z0-9]+)?")
+
 OnLine = Callable[[str], None]
 
 
@@ -42,9 +44,15 @@ def broker_jars(on_line: OnLine | None = None) -> list[Path]:
     """
     libs = libs_dir()
     if not libs.is_dir():
-        with _locked(libs.parent):
-            if not libs.is_dir():  # another process may have resolved them while this one waited
-                _resolve(libs, on_line)
+        try:
+            with _locked(libs.parent):
+                if not libs.is_dir():  # another process may have resolved them while this one waited
+                    _resolve(libs, on_line)
+        except OSError as error:
+            raise KafkaMissing(
+                f"jars of Kafka {kafka_version()}: expected {libs.parent} to be a folder that can be written, got: "
+                f"{error.strerror or error} ({error.filename}); name another cache with ROLLOUTLOG_CACHE"
+            ) from error
     return sorted(libs.glob("*.jar"))
 
 
@@ -52,13 +60,16 @@ def libs_dir() -> Path:
     """Folder of the jars, whether it exists or not. `ROLLOUTLOG_CACHE` names another cache than ~/.cache/rolloutlog."""
     cache = os.environ.get("ROLLOUTLOG_CACHE")
     root = Path(cache) if cache else Path.home() / ".cache" / "rolloutlog"
-    return root / "kafka" / kafka_version() / "libs"
+    # Maven and the broker run in folders of their own, from which a relative path leads elsewhere.
+    return root.expanduser().absolute() / "kafka" / kafka_version() / "libs"
 
 
 def kafka_version() -> str:
-    """Kafka version to run: `ROLLOUTLOG_KAFKA_VERSION` if set, else the one in pom.xml."""
+    """Kafka version to run: `ROLLOUTLOG_KAFKA_VERSION` if set, else the one in pom.xml. Raises KafkaMissing."""
     wanted = os.environ.get("ROLLOUTLOG_KAFKA_VERSION")
     if wanted:
+        if not VERSION.fullmatch(wanted):  # it becomes part of a path
+            raise KafkaMissing(f"Kafka version: expected one such as 4.2.2, got {wanted!r}")
         return wanted
     pom = ElementTree.fromstring(resources.files(__package__).joinpath("pom.xml").read_text("utf-8"))
     version = pom.findtext(f"{POM_NAMESPACE}properties/{POM_NAMESPACE}kafka.version")

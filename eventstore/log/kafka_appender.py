@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from rolloutlog.eventstore.errors import LogUnavailable, StoreError
-from rolloutlog.eventstore.log.kafka_clients import consume, stop
+from rolloutlog.eventstore.log.kafka_clients import consume, start, stop
 from rolloutlog.eventstore.log.kafka_cluster import REQUEST_S, Cluster
 from rolloutlog.eventstore.log.kafka_errors import describe
 from rolloutlog.eventstore.log.kafka_records import BATCH_BYTES_MAX, Batch, TopicFacts, pack
@@ -108,14 +108,9 @@ class Appender:
             if self._shared is None:
                 producer = new_producer(self._cluster, linger_ms=LINGER_MS)
                 try:
-                    async with asyncio.timeout(APPEND_S):
-                        await producer.start()
+                    await start(producer, within_s=APPEND_S)
                 except (KafkaError, TimeoutError, OSError) as error:
-                    await stop(producer)
                     raise self._cluster.error(error, "append", "nothing was stored; try again") from error
-                except BaseException:
-                    await stop(producer)
-                    raise
                 self._shared = _Shared(producer)
             return self._shared
 

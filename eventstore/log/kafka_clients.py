@@ -1,11 +1,11 @@
-"""Stop the driver's clients: always, and within a time.
+"""Start and stop the driver's clients: always whole, and within a time.
 
 Stopping one while Kafka is down can wait for ever, and one that breaks off leaves its tasks behind. So every stop runs
 in a task of its own, and what it leaves is found and ended here.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
@@ -16,19 +16,45 @@ LEFT_S = 1.0  # for tasks that were cancelled
 _stopping: set[asyncio.Task[None]] = set()  # the loop itself keeps no task alive
 
 
+async def start(client: Any, *, within_s: float) -> None:
+    """Start a producer or consumer. Raises what its start does, and TimeoutError; it is stopped then.
+
+    A cancelled caller first lets it come to its end: broken off half-way, the driver forgets a connection that it has
+    just made, and complains of it when it is freed.
+    """
+    starting = asyncio.ensure_future(client.start())
+    starting.add_done_callback(consume)
+    try:
+        async with asyncio.timeout(within_s):
+            await asyncio.shield(starting)
+    except BaseException:
+        await _in_background(_leave(client, starting))
+        raise
+
+
 async def stop(client: Any, *, within_s: float = STOP_S) -> None:
     """Stop a producer, consumer or client. Takes at most `within_s` and some; never raises but for a cancelled caller,
     and goes on then."""
-    task = asyncio.create_task(_stop(client, within_s))
-    _stopping.add(task)
-    task.add_done_callback(_stopping.discard)
-    await asyncio.shield(task)
+    await _in_background(_stop(client, within_s))
 
 
 def consume(future: "asyncio.Future[Any]") -> None:
     """A done callback: an error that nobody waits for any more is no news."""
     if not future.cancelled():
         future.exception()
+
+
+async def _in_background(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(work)
+    _stopping.add(task)
+    task.add_done_callback(_stopping.discard)
+    await asyncio.shield(task)
+
+
+async def _leave(client: Any, starting: "asyncio.Future[None]") -> None:
+    await asyncio.wait([starting], timeout=LEFT_S)
+    starting.cancel()
+    await _stop(client, STOP_S)
 
 
 async def _stop(client: Any, within_s: float) -> None:

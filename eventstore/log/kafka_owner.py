@@ -24,7 +24,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from rolloutlog.eventstore.errors import Fenced, RecordTooLarge, StoreError
 from rolloutlog.eventstore.log.kafka_appender import new_producer
-from rolloutlog.eventstore.log.kafka_clients import consume, stop
+from rolloutlog.eventstore.log.kafka_clients import consume, start, stop
 from rolloutlog.eventstore.log.kafka_cluster import COMMITTED, LATEST, Cluster
 from rolloutlog.eventstore.log.kafka_errors import describe
 from rolloutlog.eventstore.log.kafka_records import Batch, Lanes, TopicFacts, check_records, pack
@@ -231,16 +231,11 @@ async def take_over(
         transaction_timeout_ms=int(TRANSACTION_S * 1000),
     )
     try:
-        async with asyncio.timeout(OWN_S):
-            await producer.start()
+        await start(producer, within_s=OWN_S)
     except (KafkaError, TimeoutError, OSError) as error:
-        await stop(producer)
         raise cluster.error(
             error,
             f"becoming the owner of {owned_name(topic, partition)} for {app}",
             "older owners may be fenced; try again",
         ) from error
-    except BaseException:
-        await stop(producer)
-        raise
     return KafkaOwner(cluster, producer, key, owned, on_close)

@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from rolloutlog.eventstore.errors import InvalidSettings, LogUnavailable, OffsetOutOfRange, StoreError
-from rolloutlog.eventstore.log.kafka_clients import stop
+from rolloutlog.eventstore.log.kafka_clients import start, stop
 from rolloutlog.eventstore.log.kafka_cluster import OPEN_S, REQUEST_S, Cluster
 from rolloutlog.eventstore.log.kafka_records import check_partition
 from rolloutlog.eventstore.log.kafka_undecodable import read_undecodable
@@ -224,12 +224,7 @@ async def open_reader(
         request_timeout_ms=int(REQUEST_S * 1000),
     )
     try:
-        async with asyncio.timeout(OPEN_S):
-            await consumer.start()
+        await start(consumer, within_s=OPEN_S)
     except (KafkaError, TimeoutError, OSError) as error:
-        await stop(consumer)
         raise cluster.error(error, f"reader of {topic}", "try again") from error
-    except BaseException:
-        await stop(consumer)
-        raise
     return KafkaReader(cluster, consumer, topic, offsets, on_close)

@@ -5,7 +5,7 @@ A record may go when it is older (by log time) than its topic keeps records, and
 events   those at or above the assembler's committed offset L stay: open groups began there. Without L all stay
 batches  those at or above the position of any reader stay; a reader that never committed one, and `trainer` while no
          reader is known, hold all
-acks     the newest of each reader stays, however old: hosts read policy version and lag from it
+acks     the newest acknowledgement of each reader stays, however old: hosts read policy version and lag from it
 others   a topic's owners hold it like batches; without owners age alone decides
 meta     compacted: of records with the same key all but the newest go, once they are older than COMPACT_AFTER_S
 
@@ -21,9 +21,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from rolloutlog.eventstore.codec import FRAME_BYTES, MARKER
 from rolloutlog.eventstore.log.port import ACKS, BATCHES, EVENTS
 from rolloutlog.eventstore.log.sqlite_file import Database, file_settings, transaction
 from rolloutlog.eventstore.log.sqlite_records import find_partition, trim
+from rolloutlog.schemas import versions
 
 ASSEMBLER, TRAINER = "assembler", "trainer"  # owners that are expected, also before they have come
 WHOLE_TOPIC_ID = 0  # of an owner's row in `owners`, when it owns a topic as a whole
@@ -166,15 +168,23 @@ def _before(connection: sqlite3.Connection, found: _Partition, now_ns: int, with
             what = "has committed no position" if position is None else f"is at offset {position}"
             before, kept = held, f"{app} {what}"
     if found.topic == ACKS:
+        waiting = _frames("StepAwaited")  # newer, and says neither version nor offsets
         rows = connection.execute(
-            "SELECT max(log_time_ns), key FROM records WHERE partition_id = ? GROUP BY key ORDER BY 1 LIMIT 1",
-            (found.id,),
+            "SELECT max(log_time_ns), key FROM records WHERE partition_id = ? "
+            f"AND coalesce(substr(value, 1, {FRAME_BYTES}), x'') NOT IN ({', '.join('?' * len(waiting))}) "
+            "GROUP BY key ORDER BY 1 LIMIT 1",
+            (found.id, *waiting),
         )
         for newest_ns, key in rows:
             newest = _first_since(connection, found, newest_ns)
             if newest < before:
                 before, kept = newest, f"the newest of reader {(key or b'').decode('utf-8', 'replace')} stays"
     return max(before, found.first), kept
+
+
+def _frames(record: str) -> list[bytes]:
+    """How the values of a record begin, in all versions of it."""
+    return [MARKER + schema.fingerprint for schema in versions() if schema.name == record]
 
 
 def _holders(

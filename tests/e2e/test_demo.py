@@ -132,7 +132,10 @@ def children(tmp_path: Path, role: str = "") -> list[int]:
 
 
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_demo_that_is_interrupted_ends_all_processes_and_exits_130(demo, tmp_path: Path, number: signal.Signals):
     assert len(children(tmp_path)) == 4
     demo.send_signal(number)

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from e2e.test_readme import ROOT, blocks, run
 
-from rolloutlog.consumers.trainer import PREFETCH_BYTES, BatchStream
+from rolloutlog.consumers.trainer import PREFETCH_BYTES, BatchStream, Padded, Step
 from rolloutlog.eventstore import PublisherSettings
 from rolloutlog.eventstore.rollout import Rollout
 from rolloutlog.eventstore.spans import CallBlock
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+ONE_FOLDER = ROOT / "docs/intermediate-rewards.md"
+PAGES = sorted({*(ROOT / "docs").glob("*.md")} - {ONE_FOLDER})
 PUBLISHING = ROOT / "docs/publishing.md"
 TRAINING = ROOT / "docs/training.md"
 
@@ -46,6 +47,18 @@ def test_example_of_a_page_prints_what_the_page_states(page: Path, name: str, co
     assert any(expected for _, expected in commands), "a result that the page states"
 
 
+def test_page_whose_files_share_a_folder_prints_what_it_states(tmp_path: Path):
+    for code in blocks(ONE_FOLDER, "python"):
+        name = re.match(r"# (\w+\.py)\n", code)
+        assert name, "a python block begins with the name of its file"
+        (tmp_path / name[1]).write_text(code, encoding="utf-8")
+    console = "".join(blocks(ONE_FOLDER, "console"))
+    commands = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", console, re.MULTILINE)
+    assert len(commands) >= 6
+    for command, expected in commands:
+        assert run(command, tmp_path) == expected, command
+
+
 def test_publishing_names_every_setting_of_a_publisher_with_its_default():
     text = PUBLISHING.read_text(encoding="utf-8")
     for field in fields(PublisherSettings):
@@ -74,3 +87,11 @@ def test_training_names_every_setting_of_a_stream_with_its_default():
     assert shown == (1800.0, 60.0, 120.0, "trainer", "fail")
     for line in ("| `wait_s`, `warn_s` | 1800, 60 |", "| `ack_s` | 120 |", "| `prefetch_bytes` | 256 MiB |"):
         assert line in text
+
+
+@pytest.mark.parametrize("of", [Step, Padded])
+def test_training_names_what_a_step_and_its_arrays_hold(of):
+    text = TRAINING.read_text(encoding="utf-8")
+    for field in fields(of):
+        if field.name not in ("origin", "missing_reward"):  # the stream's own
+            assert f"`{field.name}`" in text, field.name

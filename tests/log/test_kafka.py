@@ -1,6 +1,7 @@
 """What the Kafka log does beyond the port's promises: faults of broker, driver and owners, settings and limits."""
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -435,6 +436,23 @@ async def test_log_closes_in_time_without_its_broker_and_leaves_no_task(broker: 
 
 
 @kafka
+async def test_reader_whose_opening_is_cancelled_leaves_no_connection(
+    log: KafkaLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver complains of a connection that it forgot, when that is freed."""
+    await log.ranges("events", [0])
+    for tenths_ms in range(0, 100, 5):
+        opening = asyncio.create_task(log.reader("events", {0: 0}))
+        await asyncio.sleep(tenths_ms / 10_000)
+        opening.cancel()
+        await asyncio.wait([opening])
+        if not opening.cancelled():
+            await opening.result().close()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert "Unclosed" not in caplog.text
+
+
 async def test_reader_reaches_the_end_behind_aborted_records_and_markers(log: KafkaLog) -> None:
     producer = await start_producer(log, transactional_id=uuid.uuid4().hex)
     await producer.begin_transaction()

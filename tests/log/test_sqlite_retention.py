@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from rolloutlog.eventstore.acks import StepAcknowledged, StepAwaited, ack_records
 from rolloutlog.eventstore.errors import LogMissing
 from rolloutlog.eventstore.log import (
     ACKS,
@@ -178,6 +179,23 @@ async def test_retention_of_acknowledgements_keeps_the_newest_of_each_reader(log
         clock.now_s += 2 * HOUR_S
     cut = await plan(url, clock, ACKS)
     assert (cut.before, cut.kept) == (1, "the newest of reader b stays")
+
+
+async def test_retention_of_acknowledgements_keeps_what_stands_below_words_of_waiting(
+    log: SqliteLog, url: str, clock: Clock
+):
+    """Without it hosts would go back to the first policy version, since the newest record says no version."""
+    said = [
+        StepAcknowledged("a", 0, 1, (), (), {0: 1}, 1),
+        StepAcknowledged("a", 1, 2, (), (), {0: 2}, 2),
+        StepAwaited("a", 2, 4, 3),
+        StepAwaited("b", 0, 4, 3),
+    ]
+    for each in said:
+        await log.append(ack_records(each))
+        clock.now_s += 2 * HOUR_S
+    cut = await plan(url, clock, ACKS)
+    assert (cut.before, cut.kept) == (1, "the newest of reader a stays")
 
 
 async def test_retention_of_meta_leaves_the_newest_of_each_key(log: SqliteLog, url: str, clock: Clock):

@@ -78,18 +78,20 @@ def published_ids(store: Store) -> list[str]:
 
 
 def last_words(store: Store, reader: str = "trainer") -> dict[str, str]:
-    """The last word on each sample: a rewind takes back what was said from its step on."""
+    """The last word on each sample: a rewind takes back what was said from its step on, or since on another line."""
     return last_words_of(store.records(ACKS, [0]), reader)
 
 
 def last_words_of(records: Sequence[Record], reader: str = "trainer") -> dict[str, str]:
     said: list[tuple[int, dict[str, str]]] = []
+    lines = {0: said}
     for record in records:
         ack = read_ack(record)
         if ack is None or ack.reader != reader:
             continue
         if isinstance(ack, Rewound):
-            said = [(step, ends) for step, ends in said if step < ack.step]
+            before = said if ack.line is None else lines[ack.line]
+            said = lines[ack.time_ns] = [(step, ends) for step, ends in before if step < ack.step]
         else:
             said.append((ack.step, dict(ack.samples)))
     return {sample_id: end for _, ends in said for sample_id, end in ends.items()}

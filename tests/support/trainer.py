@@ -97,4 +97,8 @@ def _options() -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except FencedOut as error:  # while it opened, or loaded its checkpoint
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_FENCED)

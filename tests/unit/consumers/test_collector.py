@@ -3,11 +3,13 @@
 import logging
 from collections import Counter
 
+import numpy as np
 import pytest
 from support.batches import batch, published, sample
 from support.building import ids
 
-from rolloutlog.consumers.collector import Collector, StepSettings
+from rolloutlog.consumers.acked import Reached
+from rolloutlog.consumers.collector import Collector, StepSettings, Taken
 from rolloutlog.eventstore.errors import InvalidSettings
 
 
@@ -15,12 +17,16 @@ def settings(**given) -> StepSettings:
     return StepSettings(**{"groups_per_step": 2, "max_staleness": None, "missing_reward": "exclude", **given})
 
 
-def collector(*arrived, version=None, offsets=None, **given) -> Collector:
+def collector(*arrived, version=None, reached=None, **given) -> Collector:
     """With these (batch, partition, offset) arrived in their order."""
-    made = Collector(settings(**given), offsets or {0: 0, 1: 0}, number=7, origin="trainer.x")
+    made = Collector(settings(**given), reached or {0: Reached(0), 1: Reached(0)}, number=7, origin="trainer.x")
     for each, partition, offset in arrived:
         made.add(published(each, offset, partition), version)
     return made
+
+
+def offsets_of(taken: Taken) -> dict[int, int]:
+    return {partition: each.offset for partition, each in taken.reached.items()}
 
 
 def group_ids(step) -> list[str]:
@@ -34,7 +40,7 @@ def test_step_holds_its_batches_by_partition_and_offset_whatever_their_arrival()
     assert step.groups == (0, 0, 1, 1)
     assert [each.sample_id for each in step.samples] == ["a/0/0", "a/0/1", "b/0/0", "b/0/1"]
     assert step.number == 7
-    assert taken.offsets == {0: 5, 1: 1}
+    assert offsets_of(taken) == {0: 5, 1: 1}
     assert Counter(each.end for each in taken.samples) == {"trained": 4}
     assert taken.batch_ids == ("id-a", "id-b")
 
@@ -43,12 +49,12 @@ def test_step_takes_batches_as_they_arrived_and_leaves_the_rest():
     made = collector((batch("a"), 0, 0), (batch("b"), 0, 1), (batch("c"), 0, 2))
     step, taken = made.form(None)
     assert group_ids(step) == ["a", "b"]
-    assert taken.offsets == {0: 2, 1: 0}
+    assert offsets_of(taken) == {0: 2, 1: 0}
     assert made.form(None) is None
     made.add(published(batch("d"), 0, 1), None)
     step, taken = made.form(None)
     assert (step.number, group_ids(step)) == (8, ["c", "d"])
-    assert taken.offsets == {0: 3, 1: 1}
+    assert offsets_of(taken) == {0: 3, 1: 1}
 
 
 def test_stale_group_is_passed_over_and_all_its_samples_end_stale():
@@ -60,7 +66,7 @@ def test_stale_group_is_passed_over_and_all_its_samples_end_stale():
     assert step.staleness == (2, -3)
     assert step.staleness_max == 2
     assert [each for each in taken.samples if each.end == "stale"] == [("old/0/0", "stale"), ("old/0/1", "stale")]
-    assert taken.offsets[0] == 3
+    assert offsets_of(taken)[0] == 3
     assert taken.batch_ids == ("id-a", "id-b")
 
 
@@ -136,7 +142,7 @@ def test_group_without_samples_is_handed_on_and_counts_as_none():
     step, taken = made.form(None)
     assert group_ids(step) == ["a", "b"]
     assert [each.group_id for each in step.evaluations] == ["val"]
-    assert taken.offsets[0] == 3
+    assert offsets_of(taken)[0] == 3
     assert made.counts == {"batches": 2, "evaluations": 2}
 
 
@@ -150,7 +156,7 @@ def test_last_step_is_smaller_when_the_run_has_ended():
 def test_last_step_is_left_unread_with_drop_last():
     made = collector((batch("val", 0), 0, 0), (batch("a"), 0, 1), (batch("val2", 0), 0, 2), drop_last=True)
     assert made.form(None, last=True) is None
-    assert made.form_rest().offsets[0] == 1
+    assert offsets_of(made.form_rest())[0] == 1
     assert made.form_rest() is None
 
 
@@ -159,18 +165,57 @@ def test_rest_after_the_last_step_ends_with_the_run():
     assert made.form(9, last=True) is None
     rest = made.form_rest()
     assert rest.samples == [("a/0/0", "stale"), ("a/0/1", "stale")]
-    assert rest.offsets == {0: 1, 1: 1}
+    assert offsets_of(rest) == {0: 1, 1: 1}
     assert [each.group_id for each in rest.evaluations] == ["val"]
 
 
 def test_offsets_reach_past_records_without_a_batch_unless_one_waits():
     made = collector((batch("a"), 0, 0), (batch("b"), 0, 1), (batch("c"), 0, 2))
-    made.reach({0: 8, 1: 5})
+    made.reach({0: Reached(8), 1: Reached(5)})
     _, taken = made.form(None)
-    assert taken.offsets == {0: 2, 1: 5}
+    assert offsets_of(taken) == {0: 2, 1: 5}
     made.add(published(batch("d"), 8), None)
     _, taken = made.form(None)
-    assert taken.offsets == {0: 9, 1: 5}
+    assert offsets_of(taken) == {0: 9, 1: 5}
+
+
+def test_end_of_the_run_is_reached_only_where_nothing_waits_and_nothing_came_after():
+    made = collector((batch("a"), 0, 0), (batch("b"), 0, 1), (batch("c"), 1, 0))
+    made.reach({0: Reached(3, ended=True), 1: Reached(2, ended=True)})
+    _, taken = made.form(None)
+    assert taken.reached == {0: Reached(3, ended=True), 1: Reached(0)}
+    made.add(published(batch("d"), 3), None)
+    _, taken = made.form(None)
+    assert taken.reached == {0: Reached(4), 1: Reached(2, ended=True)}
+
+
+def test_groups_are_counted_as_they_wait_become_stale_and_leave():
+    made = collector((batch("a", version=1), 0, 0), (batch("val", 0), 0, 1), version=1, max_staleness=1)
+    counts = [made.group_count]
+    made.add(published(batch("old", version=0), 2), 5)
+    counts.append(made.group_count)
+    made.is_whole(5)
+    counts.append(made.group_count)
+    for offset in (3, 4, 5):
+        made.add(published(batch(f"g{offset}", version=5), offset), 5)
+    counts.append(made.group_count)
+    made.form(5)
+    counts.append(made.group_count)
+    assert counts == [1, 1, 0, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"groups_per_step": np.int64(2), "max_staleness": np.int32(3), "prompt_tokens_max": np.uint8(9)},
+        {"missing_reward": np.float32(0.5)},
+        {"missing_reward": np.int64(0)},
+    ],
+)
+def test_settings_of_numpy_are_kept_as_plain_numbers(given):
+    made = settings(**given)
+    assert all(type(getattr(made, name)) in (int, float) for name in given)
+    assert all(getattr(made, name) == value for name, value in given.items())
 
 
 def test_step_with_most_samples_unrewarded_is_warned_about(caplog):

@@ -203,7 +203,7 @@ async def test_doctor_names_each_readers_newest_acknowledgement(url: str):
     ]
     await make(url, *(record for ack in acks for record in ack_records(ack)))
     found = (await findings(url))["trainer"]
-    assert (found.outcome, found.text) == (OK, "trainer: step 7, policy version 8, 10 s ago")
+    assert (found.outcome, found.text) == (OK, "trainer: next step 8, policy version 8, 10 s ago")
 
 
 @pytest.mark.parametrize(

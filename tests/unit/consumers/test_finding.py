@@ -26,7 +26,7 @@ from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
 from rolloutlog.eventstore.codec import HEADER, encode_event, header_of
 from rolloutlog.eventstore.errors import OffsetOutOfRange
-from rolloutlog.eventstore.events import Event, RolloutStarted
+from rolloutlog.eventstore.events import Event, GroupClosed, RolloutStarted
 from rolloutlog.eventstore.log import EVENTS, NewRecord, Reader
 
 Entry = tuple[str, Event]  # key, event
@@ -36,13 +36,18 @@ def new_record(event: Event, *, key: str = "g", resend: bool = False) -> NewReco
     return NewRecord(EVENTS, 0, key.encode(), encode_event(event), ((HEADER, header_of(event, resend=resend).text()),))
 
 
-def log_of(*records: NewRecord, published: int | None = None, log_time_ns: Callable[[], int] = lambda: 0) -> MemoryLog:
+def log_of(
+    *records: NewRecord,
+    published: int | None = None,
+    log_time_ns: Callable[[], int] = lambda: 0,
+    settings: FoldSettings | None = None,
+) -> MemoryLog:
     """A log of these events. `published`: how many of them the assembler has folded; None = all."""
 
     async def fill() -> MemoryLog:
         log = MemoryLog(partitions=1, log_time_ns=log_time_ns)
         await log.append(records)
-        state = PartitionState(0, FoldSettings())
+        state = PartitionState(0, settings or FoldSettings())
         outputs: list[Output] = []
         for record in log.events[:published]:
             outputs += fold(state, record)
@@ -105,6 +110,13 @@ def test_rollout_by_a_beginning_that_several_share_is_refused_and_names_them():
 def test_rollout_by_fewer_characters_than_four_is_not_guessed():
     with pytest.raises(RolloutUnknown, match="may be cut to 4 characters or more"):
         found(log_of(*whole("abcdef")), "abc")
+
+
+def test_empty_id_is_not_that_of_events_that_belong_to_no_rollout():
+    envelope = {"rollout_id": "", "attempt": 0, "source": "publisher.0123456789abcdef", "sequence": 0, "time_ns": 1}
+    closed = GroupClosed(**envelope, group_id="g", reason="requested", as_of=None)
+    with pytest.raises(RolloutUnknown, match="may be cut to 4 characters or more"):
+        found(log_of(*whole("abcdef"), new_record(closed)), "")
 
 
 def test_rollout_that_is_nowhere_is_refused_and_says_how_many_were_looked_at():
@@ -190,6 +202,6 @@ def test_published_rollout_whose_events_retention_removed_comes_without_them(mon
 
     monkeypatch.setattr(log, "reader", reader)
     it = found(log, "rollout-1")
-    assert (it.cut, it.events) == (True, ())
+    assert (it.cut, it.events, it.entries) == (True, (), None)
     assert it.result is not None
     assert len(it.result.outcomes) == 1

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.batches import batch as batch_with
+from support.batches import sample
 from support.building import call, completed, reward, started
 from unit.consumers.folding import Partition
 
@@ -222,6 +224,28 @@ def test_ledger_of_a_sample_before_the_readers_position_without_an_end_says_so()
     assert ledger.problems() == [
         "reader trainer: 1 samples are before what it acknowledged, but have no end: r2/0/r2-c"
     ]
+
+
+def test_ledger_after_the_load_of_a_checkpoint_on_a_line_that_was_left_has_its_ends_again():
+    ledger = Ledger()
+    for offset, name in enumerate("abc"):
+        ledger.add_published(published(batch_with(name, [sample(name)]), offset))
+
+    def ack(step: int, name: str, end: str, offset: int) -> Ack:
+        return StepAcknowledged("trainer", step, None, (), (SampleEnd(name, end),), {0: offset}, 0)
+
+    ledger.add_ack(ack(0, "a", "trained", 1))
+    ledger.add_ack(ack(1, "b", "trained", 2))
+    ledger.add_ack(Rewound("trainer", 0, {0: 0}, None, 100, 0))
+    ledger.add_ack(ack(0, "a", "stale", 1))
+    ledger.add_ack(Rewound("trainer", 2, {0: 2}, None, 200, 0))
+    assert ledger.samples("trainer").ends == {"trained": 2}
+    ledger.add_ack(ack(2, "c", "filtered", 3))
+    ledger.add_ack(Rewound("trainer", 1, {0: 1}, None, 300, 100))
+    assert ledger.samples("trainer").ends == {"stale": 1}
+    ledger.add_ack(Rewound("trainer", 3, {0: 3}, None, 400, 200))
+    assert ledger.samples("trainer").ends == {"trained": 2, "filtered": 1}
+    assert ledger.problems() == []
 
 
 def test_ledger_of_a_reader_that_began_with_anothers_checkpoint_counts_what_it_skipped():

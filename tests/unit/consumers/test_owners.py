@@ -1,12 +1,15 @@
 """Claims: who owns a partition, in words for those who were fenced."""
 
 import asyncio
+from collections.abc import Mapping
 
+import pytest
 from support.memory_log import MemoryLog
 
 from rolloutlog.consumers.owners import RECORD, Claim, Claims
 from rolloutlog.eventstore.codec import encode_record
-from rolloutlog.eventstore.log import META, NewRecord
+from rolloutlog.eventstore.errors import LogUnavailable
+from rolloutlog.eventstore.log import META, NewRecord, Reader, Record
 
 OURS = Claim("assembler", "events", 0, "a", 1, 10)
 
@@ -79,3 +82,37 @@ def test_newest_owner_may_be_another_of_the_same_process():
 
     assert asyncio.run(look(0)) == again
     assert asyncio.run(look(1)) is None, "our claim stands below where reading began"
+
+
+class BreakingLog(MemoryLog):
+    """Its first reader fails once it has read something."""
+
+    readers = 0
+
+    async def reader(self, topic: str, offsets: Mapping[int, int]) -> Reader:
+        made = await super().reader(topic, offsets)
+        self.readers += 1
+        if self.readers == 1:
+            fetch = made.fetch
+
+            async def failing(*, wait_s: float, records_max: int = 2_000) -> list[Record]:
+                await fetch(wait_s=wait_s, records_max=records_max)
+                raise LogUnavailable("take a new reader from its position")
+
+            made.fetch = failing  # type: ignore[method-assign]
+        return made
+
+
+def test_claims_are_read_on_by_another_reader_where_one_failed():
+    async def look() -> Claim | None:
+        log = BreakingLog(partitions=1)
+        for each in (OURS, OTHER):
+            await log.append(
+                [NewRecord(META, 0, each.key, encode_record(RECORD, {n: getattr(each, n) for n in Claim.__slots__}))]
+            )
+        claims = Claims(log)
+        with pytest.raises(LogUnavailable):
+            await claims.newest(OURS)
+        return await claims.newest(OURS)
+
+    assert asyncio.run(look()) == OTHER

@@ -121,3 +121,24 @@ def test_joiner_with_a_run_end_amid_a_batch_gives_the_end_and_tells_of_the_batch
     assert ended is not None
     assert ended.batch is None
     assert len(reading.refused) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ([{"part": -1}], 1),
+        ([{"part": 7, "parts": 3}], 1),
+        ([{"parts": 3}, {"part": 1, "parts": 2}], 1),
+        ([{"parts": 2}, {"part": 1, "parts": 3}, {"part": 2, "parts": 3}], 1),
+        ([{"parts": 2}, {"part": -1, "parts": 2}], 2),
+        ([{"parts": 2**31 - 1}, {"part": 2**31 - 2, "parts": 2**31 - 1}], 2),
+    ],
+)
+def test_joiner_with_parts_that_do_not_agree_tells_and_goes_on(changes, refused):
+    """Of another program: our own never write such records, but a reader must not stop at them for ever."""
+    reading, (good,) = Reading(), encode_parts(batch((result(),), (sample(),)))
+    part = replace(batch((result(),), (sample(),)), batch_id="e" * 32)
+    found = reading.add(*(batches._encode(replace(part, **each)) for each in changes), good)
+    assert found[:-1] == [None] * len(changes)
+    assert found[-1] is not None
+    assert len(reading.refused) == refused

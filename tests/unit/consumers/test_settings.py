@@ -21,6 +21,7 @@ def test_config_hash_of_defaults_stays():
     [
         {"attribution": AttributionSettings(final="every_call")},
         {"attribution": AttributionSettings(weights={"reward": 0.5})},
+        {"merge": "trajectory"},
         {"min_group": 1},
         {"splits": ("train", "val")},
         {"on_incomplete": "keep"},
@@ -49,7 +50,7 @@ def test_config_hash_is_one_for_a_whole_number_of_seconds():
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"merge": "all"}, "merge: expected one of none, got 'all'"),
+        ({"merge": "all"}, "merge: expected one of none, trajectory, got 'all'"),
         ({"on_incomplete": "x"}, "on_incomplete: expected one of drop, keep, got 'x'"),
         ({"splits": ("dev",)}, "splits: expected one of train, val, test, got 'dev'"),
         ({"min_group": 0}, "min_group: expected an integer from 1, got 0"),

@@ -58,6 +58,17 @@ def test_padded_arrays_have_the_stated_types():
     }
 
 
+def test_padded_arrays_can_be_written():
+    padded = step(batch("g", 1)).padded(4, 5, 9)
+    for name in type(padded).__slots__:
+        assert getattr(padded, name).flags.writeable, name
+
+
+def test_padded_without_rows_or_tokens_has_empty_arrays():
+    assert step().padded(4, 5, 9).prompt_ids.shape == (0, 4)
+    assert step(padding_count=2).padded(0, 1, 9).prompt_mask.shape == (2, 0)
+
+
 def test_padded_to_the_exact_length_pads_nothing():
     padded = step(batch("g", 1)).padded(2, 3, 9)
     assert padded.prompt_ids.tolist() == [[1, 2]]
@@ -129,7 +140,7 @@ def test_padded_longer_sample_is_refused_by_name(limits, message):
 
 
 def test_padded_negative_length_is_refused():
-    with pytest.raises(InvalidSettings, match="prompt_tokens: expected an integer from 0, got -1"):
+    with pytest.raises(InvalidSettings, match="prompt_tokens: expected an integer from 0 to 2147483647, got -1"):
         step(batch("g", 1)).padded(-1, 3, 0)
 
 
@@ -174,7 +185,9 @@ def test_shard_carries_its_own_samples_alone_and_the_groups_of_all():
 
 @pytest.mark.parametrize("rank", [-1, 2])
 def test_shard_of_a_rank_outside_of_the_world_is_refused(rank):
-    with pytest.raises(InvalidSettings, match=f"expected a rank from 0 to 1 of world 2, got {rank}"):
+    with pytest.raises(
+        InvalidSettings, match=f"expected a rank from 0 and below its world, got rank {rank} of world 2"
+    ):
         shard(step(batch("g")), rank, 2)
 
 

@@ -210,9 +210,9 @@ def test_step_asked_for_without_a_policy_version_says_what_to_do(store, stream_o
     assert group_ids(stream.next_step()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("version", [-1, 1.0, True, "3", None])
+@pytest.mark.parametrize("version", [-1, 1.0, True, "3", None, 2**63])
 def test_policy_version_that_is_none_is_refused(store, stream_of, version):
-    with pytest.raises(InvalidSettings, match="policy version: expected an integer from 0, got"):
+    with pytest.raises(InvalidSettings, match="policy version: expected an integer from 0, of 63 bits at most, got"):
         stream_of().set_policy_version(version)
 
 
@@ -253,14 +253,16 @@ def test_batch_in_parts_is_handed_out_whole(store, stream_of, monkeypatch):
     from rolloutlog.consumers import batches as module
 
     monkeypatch.setattr(module, "PART_BYTES_MAX", 3_000)
-    large = batch("large", [sample(f"l/{index}", response_ids=bytes(2_000)) for index in range(3)])
+    long = {"response_ids": bytes(1_600), "response_mask": b"\x01" * 400, "logprobs": None, "policy_version_runs": ()}
+    large = batch("large", [sample(f"l/{index}", **long) for index in range(3)])
     store.append(records_of(large))
     end_run(store)
     stream = stream_of()
     step = stream.next_step()
     assert [each.sample_id for each in step.samples] == ["l/0", "l/1", "l/2"]
+    wait_for(lambda: len(stream._work.parts.prefetch.ended_partitions) == 2)
     stream.ack(step, policy_version=None)
-    assert stream.state_dict()["offsets"] == {"0": 3, "1": 0}
+    assert (stream.state_dict()["offsets"], stream.state_dict()["ended"]) == ({"0": 4, "1": 1}, [0, 1])
 
 
 def test_slow_step_loses_nothing_and_reads_on(store, stream_of):
@@ -569,7 +571,7 @@ def test_load_of_an_earlier_state_rewinds_and_the_last_word_counts(store, stream
     assert assert_ledger_holds(store, in_flight=0) == {"trained": 12}
     handed_out = stream.state_dict()
     stream.load_state_dict(state)
-    assert stream.state_dict() == state != handed_out
+    assert {**stream.state_dict(), "line": 0} == state != handed_out
     assert isinstance(acks(store)[-1], Rewound)
     assert acks(store)[-1].step == 1
     assert acks(store)[-1].policy_version == 4
@@ -617,7 +619,31 @@ def test_load_of_a_state_ahead_of_the_reader_is_refused(store, stream_of):
     later = stream.state_dict()
     stream.load_state_dict(earlier)
     with pytest.raises(InvalidSettings, match=r"at step 1, ahead of what reader trainer acknowledged, up to step 0"):
-        stream.load_state_dict(later)
+        stream.load_state_dict({**later, "reader": "other"})
+
+
+def test_load_of_a_state_that_a_rewind_left_brings_back_what_was_acknowledged_for_it(store, stream_of):
+    """Such as of a trainer that was stopped while another one went on, and saved its checkpoint later."""
+    put(store, "a", "b", "c")
+    put(store, "d", version=5)
+    stream = stream_of(groups_per_step=1)
+    begin = stream.state_dict()
+    for _ in range(2):
+        stream.ack(stream.next_step(), policy_version=None)
+    left = json.loads(json.dumps(stream.state_dict()))
+    stream.load_state_dict(begin)
+    stream.close()
+    other = stream_of(groups_per_step=1, max_staleness=0)
+    other.set_policy_version(5)
+    other.ack(other.next_step(), policy_version=None)
+    assert assert_ledger_holds(store, in_flight=0) == {"trained": 2, "stale": 6}
+    other.load_state_dict(left)
+    assert assert_ledger_holds(store, in_flight=4) == {"trained": 4}
+    assert {name[0] for name in last_words(store)} == {"a", "b"}
+    again = stream_of(groups_per_step=1)
+    assert again.state_dict() == other.state_dict()
+    step = again.next_step()
+    assert (step.number, group_ids(step)) == (2, ["c"])
 
 
 def test_new_reader_begins_where_the_state_of_another_is(store, stream_of):
@@ -728,7 +754,7 @@ def test_rest_after_the_last_step_is_acknowledged_at_the_end(store, stream_of):
         stream.ack(step, policy_version=6)
     assert assert_ledger_holds(store, in_flight=0) == {"trained": 4, "stale": 2}
     state = stream.state_dict()
-    assert (state["step"], state["policy_version"], state["offsets"]) == (1, 6, {"0": 3, "1": 1})
+    assert (state["step"], state["policy_version"], state["offsets"]) == (1, 6, {"0": 4, "1": 2})
     assert [each.group_id for each in stream.evaluations] + [e.group_id for e in step.evaluations] == ["val"]
 
 
@@ -911,6 +937,36 @@ def test_log_that_is_missing_is_told(tmp_path):
         BatchStream.open(f"sqlite:///{tmp_path}/none.db", groups_per_step=1, max_staleness=None, missing_reward=0)
 
 
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (None, "step: expected a Step, .*, got None; None says that the run has ended: nothing is left to acknowledge"),
+        (3, "step: expected a Step, .*, got 3"),
+    ],
+)
+def test_ack_of_what_is_no_step_is_refused(stream_of, step, message):
+    with pytest.raises(InvalidSettings, match=f"^{message}$"):
+        stream_of().ack(step, policy_version=1)
+
+
+@pytest.mark.parametrize(("version", "warnings"), [(6, 1), (7, 0)])
+def test_first_step_with_an_older_policy_version_than_acknowledged_is_warned_about(
+    store, stream_of, caplog, version, warnings
+):
+    put(store, "a", "b", "c")
+    first = stream_of(groups_per_step=1)
+    first.ack(first.next_step(), policy_version=7)
+    first.close()
+    again = stream_of(groups_per_step=1)
+    again.set_policy_version(version)
+    with caplog.at_level(logging.WARNING):
+        again.next_step()
+        again.next_step()
+    told = [each for each in caplog.messages if f"its policy version is {version}, below 7" in each]
+    assert len(told) == warnings
+    assert all("with step 0" in each and "load the checkpoint's state" in each for each in told)
+
+
 def test_closed_stream_says_so(store, stream_of):
     stream = stream_of()
     stream.close()
@@ -936,6 +992,29 @@ def test_process_that_ends_without_closing_ends(store, tmp_path):
     done = subprocess.run([sys.executable, "-c", code, store.url], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     assert_ledger_holds(store, in_flight=0)
+
+
+def test_process_that_ends_with_a_stream_that_still_reads_ends_quietly(store):
+    """Another thread may use it to its own end; one that was dropped is closed as well."""
+    put(store, "a", "b")
+    code = """
+import sys, threading
+from rolloutlog.consumers.trainer import BatchStream
+
+def open_(reader):
+    stream = BatchStream.open(sys.argv[1], reader=reader, groups_per_step=1, max_staleness=None, missing_reward=0)
+    return stream, stream.next_step().number
+
+def work():
+    threading.main_thread().join()
+    print(stream.next_step().number)
+
+open_("dropped")
+stream, _ = open_("trainer")
+threading.Thread(target=work).start()
+"""
+    done = subprocess.run([sys.executable, "-c", code, store.url], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 def test_forked_process_is_told_to_open_its_own(store, stream_of):

@@ -109,3 +109,37 @@ def add_tool(folder: Path, name: str, text: str) -> None:
     path = folder / name
     path.write_text(text)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_jars_in_a_cache_that_cannot_be_written_name_the_folder_and_the_variable(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROLLOUTLOG_CACHE", str(tmp_path / "file"))
+    with pytest.raises(KafkaMissing) as caught:
+        broker_jars()
+    assert str(caught.value).startswith(
+        f"jars of Kafka 4.2.2: expected {tmp_path}/file/kafka/4.2.2 to be a folder that"
+    )
+    assert str(caught.value).endswith("name another cache with ROLLOUTLOG_CACHE")
+
+
+def test_jars_in_a_cache_with_a_relative_name_are_where_everyone_finds_them(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maven and the broker run in other folders."""
+    add_tool(tools, "java", JAVA_17)
+    add_tool(tools, "mvn", SLOW_MAVEN)
+    monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("ROLLOUTLOG_CACHE", "here")
+    monkeypatch.chdir(tmp_path)
+    assert broker_jars() == [tmp_path / "here/kafka/4.2.2/libs" / name for name in ("a.jar", "b.jar")]
+
+
+@pytest.mark.parametrize("version", ["4", "../4.2.2", "4.2/2", "4.2.2 ", "latest"])
+def test_kafka_version_that_is_none_is_refused_before_it_becomes_a_path(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLOUTLOG_KAFKA_VERSION", version)
+    with pytest.raises(KafkaMissing, match=r"Kafka version: expected one such as 4\.2\.2, got "):
+        kafka_version()

@@ -23,7 +23,7 @@ def attached(published):
 def test_attachment_publishes_from_a_source_of_its_own_and_ends_it(published, rollout):
     ref = rollout.ref("judge")
     with published.publisher.attach(ref) as judge, judge.evaluator("style"):
-        judge.reward(0.5)
+        judge.reward(0.5, "style")
     events = attached(published)
     assert [type(event) for event in events] == [RewardRecorded, Span, SourceEnded]
     assert len({event.source for event in events}) == 1
@@ -57,7 +57,7 @@ def test_attachments_own_calls_are_the_last_ones_seen_in_it(published, rollout):
             call.record(prompt_ids=list(range(100)), response_ids=[2])
         with gateway.call(span_id="c3") as call:
             call.record(prompt_ids=[*range(100), 2, 5], response_ids=[3])
-        gateway.reward(1.0)
+        gateway.reward(1.0, "length")
     assert published.of(RewardRecorded)[0].after_call == "c3"
     assert [span.prompt_base for span in published.of(Span)] == [None, "c2"]
 
@@ -92,6 +92,22 @@ def test_attachment_after_its_end_refuses_by_name(published, rollout):
     with pytest.raises(NotOpen, match="entering its block refused"):
         judge.__enter__()
     assert [type(event) for event in attached(published)] == [SourceEnded]
+
+
+@pytest.mark.parametrize("scope", ["step", "rollout"])
+def test_reward_without_a_name_is_refused_where_work_is_attached(published, rollout, scope):
+    """Two judges' outcomes under one default name would revise each other."""
+    with published.publisher.attach(rollout.ref("judge")) as judge:
+        for emit in (judge.reward, emit_reward):
+            with pytest.raises(InvalidEvent) as caught:
+                emit(0.5, scope=scope)
+        emit_reward(0.25, "reward", scope=scope)
+    assert str(caught.value) == (
+        "RewardRecorded refused: expected a name, since it is not the rollout's own block that emits it, got none at "
+        "$.name; name it after who judges, such as 'style': outcomes that share the default 'reward' revise each other "
+        "(rollout r-7, attempt 0)"
+    )
+    assert [(event.name, event.value) for event in published.of(RewardRecorded)] == [("reward", 0.25)]
 
 
 def test_block_open_at_the_end_of_an_attachment_is_published_before_it(published, rollout):
@@ -133,7 +149,7 @@ async def test_gateway_serves_many_rollouts_at_once(published):
         async with events.attach(text) as gateway, gateway.call() as call:
             await asyncio.sleep(0)
             call.record(prompt_ids=[number], response_ids=[number])
-            emit_reward(float(number))
+            emit_reward(float(number), "length")
 
     refs = [await rollout.aref("gateway") for rollout in rollouts]
     await asyncio.gather(*(serve(ref.text(), number) for number, ref in enumerate(refs)))

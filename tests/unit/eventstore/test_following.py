@@ -137,7 +137,14 @@ def test_publisher_that_is_not_asked_reads_no_acknowledgements(published):
         ({"lag_max": 1.5}, "lag_max: expected an integer from 0 on, got 1.5"),
         ({"lag_max": 1, "timeout_s": -1}, "timeout_s: expected seconds from 0 on, or None, got -1"),
         ({"lag_max": 1, "timeout_s": float("nan")}, "timeout_s: expected seconds from 0 on, or None, got nan"),
-        ({"lag_max": 1, "reader": ""}, "reader: expected the name of a trainer, got ''"),
+        (
+            {"lag_max": 1, "reader": ""},
+            "reader: expected the name of a trainer, up to 64 letters, digits, _ and -, got ''",
+        ),
+        (
+            {"lag_max": 1, "reader": "my trainer"},
+            "reader: expected the name of a trainer, up to 64 letters, digits, _ and -, got 'my trainer'",
+        ),
     ],
 )
 def test_hold_with_an_unusable_argument_names_it(published, arguments, text):

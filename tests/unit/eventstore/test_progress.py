@@ -27,7 +27,8 @@ class FaultyLog(MemoryLog):
     """
 
     def __init__(self) -> None:
-        super().__init__(partitions=2, log_time_ns=lambda: self.now_ns)
+        super().__init__(partitions=2, log_time_ns=lambda: self.records_time_ns or self.now_ns)
+        self.records_time_ns = 0  # the log's own time, where the host's clock is another one
         self.now_ns = 1_000 * SECOND_NS
         self.fault: StoreError | None = None
         self.speaks = asyncio.Event()
@@ -301,6 +302,18 @@ async def test_hold_for_a_trainer_that_said_long_ago_that_it_waits_holds(log, fo
     log.now_ns += 21 * SECOND_NS
     with pytest.raises(StillBehind):
         await following.hold("trainer", 2, 0)
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+async def test_hold_for_a_trainer_that_waits_lets_go_whatever_the_hosts_clock_says(log, following, jump_s):
+    """Else neither side would go on: the trainer waits for groups, and the host for the trainer."""
+    await log.publish(5)
+    holding = asyncio.create_task(following.hold("trainer", 2, 5.0))
+    await until(lambda: following.caught_up)
+    said_ns, log.now_ns = log.now_ns, log.now_ns + jump_s * SECOND_NS
+    log.records_time_ns = said_ns
+    await log.ack(StepAwaited("trainer", 0, 3, 0))
+    assert await holding == 5
 
 
 async def test_hold_for_another_trainer_than_the_one_that_waits_holds(log, following):

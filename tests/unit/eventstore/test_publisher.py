@@ -108,9 +108,22 @@ def test_open_of_a_missing_file_says_both_ways_to_make_it(tmp_path):
     assert str(caught.value).endswith("or open the publisher with `create=True`")
 
 
-def test_open_with_create_of_a_kafka_log_is_refused():
-    with pytest.raises(InvalidSettings, match="make Kafka topics with `rolloutlog topics create`"):
-        EventPublisher.open("kafka://h:9092/p", create=True)
+def test_open_with_create_of_a_kafka_log_uses_its_topics_as_they_are():
+    """One program for both logs: nothing but the URL changes."""
+    log, asked = MemoryLog(), []
+    asyncio.run(create_topics(log))
+
+    async def opener(url: str, create: bool) -> MemoryLog:
+        asked.append((url, create))
+        return log
+
+    EventPublisher.open("kafka://h:9092/p", create=True, opener=opener).close()
+    assert asked == [("kafka://h:9092/p", False)]
+
+
+def test_open_with_create_of_a_kafka_log_without_run_says_how_to_create_it():
+    with pytest.raises(LogMissing, match=r"create it with `rolloutlog topics create`$"):
+        EventPublisher.open("kafka://h:9092/p", create=True, opener=opener_of(MemoryLog()))
 
 
 def test_open_of_a_log_without_run_says_how_to_create_it():

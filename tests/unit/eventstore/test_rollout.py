@@ -1,6 +1,7 @@
 """What agents hold: blocks, answers, rewards and the end, as events on a log in memory."""
 
 import asyncio
+import contextvars
 import threading
 
 import numpy as np
@@ -93,6 +94,11 @@ def test_group_ids_are_fresh_for_each_use(published):
         ({"task_id": "t", "policy_version": -1}, "got -1 at $.policy_version"),
         ({"task_id": "t", "metadata": {"a": {1}}}, "expected a value that JSON can hold, got set"),
         ({"task_id": "t", "awaited_rewards": "judge"}, "expected a list of texts, got 'judge' at $.awaited_rewards"),
+        (
+            {"task_id": "t", "attempt": 1, "attempts_max": 2},
+            "RolloutStarted refused: expected the rollout_id of the attempts before, got none at $.rollout_id",
+        ),
+        ({"task_id": "t", "metadata": {"a": {1}}, "rollout_id": "r"}, "(rollout r, attempt 0)"),
         ({"task_id": "t", "source": "main"}, "expected `name.16 hex digits`, got 'main' at $.source"),
         ({"task_id": "t", "group": Group("g", "u")}, "expected the group's task 'u', got 't' at $.task_id"),
     ],
@@ -487,7 +493,7 @@ def test_reward_that_is_refused_names_the_field_and_leaves_no_gap(published, arg
 
 def test_emit_reward_outside_of_any_rollout_says_so():
     with pytest.raises(NotOpen, match="reward 'reward' not recorded: no rollout's block is open in this context"):
-        emit_reward(1.0)
+        contextvars.Context().run(emit_reward, 1.0)  # one of its own: other tests leave blocks of theirs open
 
 
 def test_emit_reward_in_a_bare_thread_says_how_to_start_one():

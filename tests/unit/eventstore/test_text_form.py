@@ -1,6 +1,8 @@
 """Values as one line of text."""
 
 import re
+from base64 import urlsafe_b64encode
+from zlib import crc32
 
 import pytest
 
@@ -8,6 +10,12 @@ from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.text_form import pack, unpack
 
 TEXT = "rolloutlog-group-1.WyJnLTEiLCJ0Iiw0XQ.648ccf5a"
+
+
+def text_of(values: bytes) -> str:
+    """A whole text that holds anything."""
+    text = f"rolloutlog-group-1.{urlsafe_b64encode(values).rstrip(b'=').decode()}"
+    return f"{text}.{crc32(text.encode()):08x}"
 
 
 def test_text_is_the_same_in_every_release():
@@ -38,6 +46,8 @@ def test_text_of_any_values_needs_no_quoting_and_gives_them_back(values):
         (f"{TEXT},{TEXT}", "whose checksum does not fit"),
         (pack("ref", [1, 2, 3]), "expected text that begins with 'rolloutlog-group-1.', got that of a ref"),
         (pack("group", [1, 2]), "expected 3 values in it, got something else"),
+        (text_of(b"[" * 100_000), "expected 3 values in it, got something else"),
+        (text_of(b"\xff"), "expected 3 values in it, got something else"),
         ("rolloutlog-group-2.W10.3e69be82", "expected version 1, got version 2; use the same release on both sides"),
     ],
 )

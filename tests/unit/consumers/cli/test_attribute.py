@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from rolloutlog.consumers.cli.attribute import attribute
+from rolloutlog.eventstore.errors import InvalidSettings
 
 CASES = Path(__file__).parents[3] / "cases" / "attribution.json"
 
@@ -43,3 +45,36 @@ def test_attribute_of_a_malformed_case_gives_its_error_and_goes_on(tmp_path: Pat
     printed = json.loads(CliRunner().invoke(attribute, [str(file), "--json"]).stdout)
     assert ["error" in case for case in printed] == [True, True, True, False]
     assert printed[3] == {"name": "c", "calls": {}, "final": {}, "outcomes": {}}
+
+
+def test_attribute_with_a_policy_uses_it_for_every_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "first_call_policy.py").write_text("def first_call(view):\n    return view.calls[0].span_id\n")
+    spans = [{"type": "span", "id": name, "kind": "call", "start": 1, "end": 2} for name in ("x", "y")]
+    reward = {"type": "reward", "id": "w", "value": 1.0, "time": 3}
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps([{"name": "n", "config": {"policy": "nearest"}, "log": [*spans, reward]}]))
+    arguments = [str(file), "--json", "--policy", "first_call_policy:first_call"]
+    (case,) = json.loads(CliRunner().invoke(attribute, arguments, catch_exceptions=False).stdout)
+    assert case["outcomes"]["w"] == {"outcome": "attributed", "calls": ["x"], "rule": "first_call_policy:first_call"}
+
+
+def test_attribute_shows_what_a_policy_did_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing_policy.py").write_text("def failing(view):\n    raise LookupError('no tool')\n")
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps([{"name": "n", "log": [{"type": "reward", "id": "w", "value": 1.0, "time": 3}]}]))
+    arguments = [str(file), "--policy", "failing_policy:failing"]
+    lines = CliRunner().invoke(attribute, arguments, catch_exceptions=False).stdout.splitlines()
+    assert lines[-1] == "  LookupError: no tool"
+    assert "  policy failing_policy:failing failed for 1 of 1 rewards, first for reward w: Traceback" in lines[-4]
+
+
+def test_attribute_with_a_policy_that_cannot_be_used_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "cases.json").write_text("[]")
+    with pytest.raises(InvalidSettings, match="No module named 'nowhere_at_all'"):
+        CliRunner().invoke(
+            attribute,
+            [str(tmp_path / "cases.json"), "--policy", "nowhere_at_all:f"],
+            catch_exceptions=False,
+        )

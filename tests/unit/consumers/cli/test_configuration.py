@@ -91,7 +91,7 @@ def test_load_with_an_unknown_attribution_name_in_the_environment_names_it():
         ('min_group = "two"', ("min_group", "integer", "'two'")),
         ("min_group = 2.5", ("min_group", "integer", "2.5")),
         ('on_incomplete = "hide"', ("on_incomplete", "'drop' or 'keep'", "'hide'")),
-        ('merge = "trajectory"', ("merge", "'none'", "'trajectory'")),
+        ('merge = "all"', ("merge", "'none' or 'trajectory'", "'all'")),
         ("late_window_s = -1", ("late_window_s", "greater than or equal to 0", "-1")),
         ("late_window_s = nan", ("late_window_s", "finite", "nan")),
         ("dead_letters_share = 2", ("dead_letters_share", "less than or equal to 1", "2")),

@@ -79,6 +79,14 @@ def test_main_prints_an_error_as_one_line(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == "error: no such log\n"
 
 
+def test_main_prints_an_error_with_its_lines_and_nothing_that_drives_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    command(monkeypatch, LogMissing("rollout \x1b[2J\r\nsecond line"))
+    assert code_of(monkeypatch, "topics") == 3
+    assert capsys.readouterr().err == "error: rollout \ufffd[2J\ufffd\nsecond line\n"
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["assemble", "--help"], ["batches", "dump", "-h"]])
 def test_main_exits_0_after_help(monkeypatch: pytest.MonkeyPatch, arguments: list[str]):
     assert code_of(monkeypatch, *arguments) == 0
@@ -119,6 +127,11 @@ def test_main_finds_every_command(name: str):
     assert rolloutlog.get_command(click.Context(rolloutlog), name) is not None
 
 
+def test_package_runs_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "rolloutlog", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("rolloutlog, version ")
+
+
 # streams and interrupts of the whole process
 
 COMMAND = [sys.executable, "-c", "from rolloutlog.consumers.cli import main; main()"]
@@ -137,6 +150,27 @@ def test_main_with_closed_output_prints_nothing_and_exits_0(tmp_path: Path):
 def test_main_with_closed_error_output_exits_with_its_code(tmp_path: Path):
     done = run_shell("2>&-", "topics", "check", "--log", f"sqlite:///{tmp_path}/log.db")
     assert (done.returncode, done.stdout) == (3, "")
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", "日"), ("latin-1", r"\u65e5")])
+def test_main_where_the_locale_is_not_utf_8_prints_all_the_same(encoding: str, shown: str, tmp_path: Path):
+    log = ["--log", f"sqlite:///{tmp_path}/日.db"]
+    program = ["env", f"PYTHONIOENCODING={encoding}", *COMMAND]
+    done = [run_shell("2>&1", *command, *log, program=program) for command in (["topics", "create"], ["status"])]
+    assert [each.returncode for each in done] == [0, 0]
+    assert f"/{shown}.db: 4 partitions" in done[1].stdout
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["doctor"], ["topics", "check"]], ids=lambda value: value[0])
+def test_main_whose_reader_is_gone_ends_in_silence_and_exits_0(tmp_path: Path, arguments: list[str]):
+    """Such as `head`. What prints tables has a way of its own to end a program then."""
+    log = ["--log", f"sqlite:///{tmp_path}/log.db"]
+    subprocess.run([*COMMAND, "topics", "create", *log], check=True, capture_output=True, timeout=60)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*COMMAND, *arguments, *log], stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

@@ -99,6 +99,13 @@ def test_status_shows_a_partition_in_one_line(store, ran):
     assert "open: group g: rollout r is not completed" in found.lines
 
 
+def test_status_shows_ids_that_would_drive_a_terminal_as_text(store, ran):
+    store.append([status_record(status_of(waiting=("group \x1b]0;x\x07: rollout \x1b[2J\nlog", "group [red]g")))])
+    found = ran()
+    assert "open: group \ufffd]0;x\ufffd: rollout \ufffd[2J\ufffdlog" in found.lines
+    assert "open: group [red]g" in found.lines
+
+
 def test_status_measures_the_lag_to_the_end_as_of_now(store, ran):
     store.append([status_record(status_of(end=2)), *whole_group("g", rollouts=3)])
     assert ran("--json").json["lag"] == 10

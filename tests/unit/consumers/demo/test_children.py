@@ -49,6 +49,18 @@ def test_child_that_fails_is_told_with_what_it_wrote(tmp_path: Path):
     assert "host-0 ended with exit code 1; host-0 wrote this:\n  role: expected host" in str(failed.value)
 
 
+def test_child_takes_no_file_of_the_folder_it_is_started_in_for_a_module(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """`python -m` would, and the demo is run anywhere."""
+    (tmp_path / "selectors.py").write_text("raise SystemExit('the wrong file')")
+    monkeypatch.chdir(tmp_path)
+    with Children(tmp_path) as children:
+        children.start("host-0", "nonsense", url)
+        with pytest.raises(ChildFailed, match="role: expected host, assemble or train"):
+            children.wait("host-0", timeout_s=30)
+
+
 def test_child_that_does_not_end_in_time_is_told_by_name(tmp_path: Path, url: str):
     with Children(tmp_path) as children:
         children.start("assembler", "assemble", url)

@@ -1,0 +1,1 @@
+../../eventstore/_root/__main__.py
