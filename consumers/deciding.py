@@ -2,13 +2,16 @@
 
 Once a second at most it looks at what is open. Where something waits for too long, it asks the log for its end, reads
 so far, and looks again, as of the moment at which it asked. The first end is read to in any case, since idleness and
-most other limits count from there.
+most other limits count from there. So is one after a pause, in which this process was stopped or the log did not
+answer: hosts may have been stopped or cut off just as long, and what they hold comes a moment later.
 
 Not here  what is due: consumers.decisions; appending it: consumers.assembler
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from statistics import median
 
 from rolloutlog.consumers.decisions import Decider, Decision, Look
 from rolloutlog.consumers.limits import Limits
@@ -17,6 +20,9 @@ from rolloutlog.eventstore.log import EVENTS, Log, Record
 
 LOOK_S = 1.0  # between two looks
 LOOK_SHARE = 20  # a look that takes long is repeated after so many times as long
+PAUSE_S = 10.0  # between two turns; the log's own answers take less, or are given up
+PAUSE_TIMES = 3  # as long as turns that take long usually do: an owner that always has much to do decides as well
+TURNS_KEPT = 5
 
 
 class Deciding:
@@ -27,6 +33,7 @@ class Deciding:
         self._decider = Decider(limits)
         self._observed = self._decider.observed
         self._look_at = float("-inf")
+        self._turns = _Turns()
         self._asked: tuple[float, int] | None = None  # when the log was asked for its end, and what it said
 
     def read(self, record: Record) -> None:
@@ -40,6 +47,9 @@ class Deciding:
     async def due(self, state: PartitionState) -> list[Decision]:
         """What is to be appended now. To be asked often, with all folded below `state.position`."""
         now = self._clock()
+        if self._turns.is_after_pause(now):
+            self._observed.begin_anew()
+            self._asked = None
         self._observed.move(state.position, now)
         if self._asked is None:
             if now < self._look_at or (self._observed.end_at_s is not None and not (await self._look(state, now)).any):
@@ -61,4 +71,27 @@ class Deciding:
             await asyncio.sleep(0)  # the other partitions' turn; nothing is folded here meanwhile
         ended = self._clock()
         self._look_at = ended + max(LOOK_S, LOOK_SHARE * (ended - began))
+        self._turns.go_on(ended)
         return look
+
+
+class _Turns:
+    """When the owner had its turns, to tell a pause from much work."""
+
+    def __init__(self) -> None:
+        self._at_s: float | None = None
+        self._long_s = deque([LOOK_S] * TURNS_KEPT, maxlen=TURNS_KEPT)  # the last times between turns above LOOK_S
+
+    def is_after_pause(self, now_s: float) -> bool:
+        """A turn begins: whether there was a pause before it."""
+        took_s = 0.0 if self._at_s is None else now_s - self._at_s
+        self._at_s = now_s
+        if took_s <= LOOK_S:
+            return False
+        usual_s = median(self._long_s)
+        self._long_s.append(took_s)
+        return took_s > PAUSE_S and took_s > PAUSE_TIMES * usual_s
+
+    def go_on(self, now_s: float) -> None:
+        """The turn has taken until now."""
+        self._at_s = now_s

@@ -24,7 +24,7 @@ from rolloutlog.eventstore.errors import InvalidSettings, StoreError
 from rolloutlog.eventstore.extra_info import KEYS_MAX, RESERVED_KEYS, InvalidExtraInfo, decode_extra_info
 
 if TYPE_CHECKING:
-    from rolloutlog.consumers.step import Step
+    from rolloutlog.consumers.stream.step import Step
 
 __all__ = ["ExtraInfoColumns", "ExtraInfoRefused", "NoExtraInfo", "assemble_extra_info"]
 
@@ -83,7 +83,7 @@ class ExtraInfoColumns(dict[str, NDArray[Any]]):
 
     def shard(self, rank: int, world: int) -> "ExtraInfoColumns":
         """One rank's rows, cut as `shard` cuts the step's. All ranks have the same columns, of the same dtypes."""
-        from rolloutlog.consumers.step import shard_rows, share_of
+        from rolloutlog.consumers.stream.step import shard_rows, share_of
 
         if self.padding_count:
             raise InvalidSettings("extra info: expected columns of a whole step, got a share's")
@@ -131,7 +131,7 @@ def assemble_extra_info(
 
 def step_extra_info(step: "Step", reserved: Iterable[str], on_collision: str, numpy_parity: bool) -> ExtraInfoColumns:
     """See `Step.extra_info`."""
-    from rolloutlog.consumers.padding import Padded
+    from rolloutlog.consumers.stream.padding import Padded
 
     on_collision = _checked(on_collision)
     if step.world != 1:

@@ -132,7 +132,7 @@ def _start(state: PartitionState, header: Header, record: Record, outputs: list[
         return
     group = state.groups.get(group_id)
     if group is None:
-        group = Group(group_id, event.group_size, record.offset, record.offset, first_ns=record.log_time_ns)
+        group = Group(group_id, event.group_size, record.offset, record.offset, first_ns=state.now_ns)
         state.groups[group_id] = group
         pin = (record.offset, group_id)
         state.pins.append(pin)
@@ -153,7 +153,7 @@ def _open(state: PartitionState, group: Group, event: RolloutStarted, header: He
         state.counts["surplus"] += 1
         return
     group.rollouts[event.rollout_id] = Rollout(
-        event.rollout_id, len(group.rollouts), record.offset, record.log_time_ns, _attempt(event, header, record)
+        event.rollout_id, len(group.rollouts), record.offset, state.now_ns, _attempt(event, header, record)
     )
     group.newest_offset = record.offset
     group.open_count += 1

@@ -101,7 +101,8 @@ class Grouped:
     def add(self, batch: Batch) -> None:
         samples: list[list[Sample]] = [[] for _ in batch.rollouts]
         for sample in batch.samples:
-            samples[sample.rollout_index].append(sample)
+            if 0 <= sample.rollout_index < len(samples):  # else of no rollout: trainers reject it
+                samples[sample.rollout_index].append(sample)
         for rollout, own in zip(batch.rollouts, samples, strict=True):
             if rollout.status != "surplus":
                 key = None if self._key is None else self._key(rollout, own)

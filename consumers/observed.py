@@ -3,8 +3,8 @@
 Times are seconds of that clock, handed in: nothing here depends on any host's wall clock, and the log's is asked only
 for what began before this owner had read to the end. From then on an event is as old as the time since it was folded.
 
-end      the moment the end was reached, once after each start. What was folded before it counts as folded then: after
-         a pause nothing is told by how long the pause was
+end      the moment the end was reached, once after each start and each pause. What was folded before it counts as
+         folded then: after a pause nothing is told by how long the pause was
 marks    offsets and times, a second or more apart: an offset below a mark was folded by the mark's time
 log time of the end, so that an age survives a restart: the highest one folded, until the log says what it is now
 """
@@ -59,6 +59,11 @@ class Observed:
             self._byte_offsets.append(offset)
             self._byte_counts.append(self._bytes)
         self._bytes += size_bytes
+
+    def begin_anew(self) -> None:
+        """There was a pause: what is folded by now counts as folded when the end is reached again."""
+        self.end_at_s, self._is_log_time_asked = None, False
+        del self._offsets[:], self._at_s[:]
 
     def reach_end(self, position: int, log_ns: int, at_s: float) -> None:
         """Everything written before is folded, for the first time. `log_ns`: the highest log time folded."""

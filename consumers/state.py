@@ -144,7 +144,7 @@ class Attempt:
 class Rollout:
     """One rollout of an open group, the `index`-th started.
 
-    first_ns  log time of its first event
+    first_ns  the partition's log time at its first event: where the log's clock was set back, that before
     closed    how it closed, None while it is open
     """
 
@@ -170,7 +170,7 @@ class Closing:
 class Group:
     """An open group. `rollouts` in the order of their starts; `surplus` beyond the announced size.
 
-    first_ns  log time of its first event
+    first_ns  the partition's log time at its first event, as of a rollout
     """
 
     group_id: str

@@ -14,7 +14,7 @@ is not acknowledged is handed out again after a restart. An acknowledgement is o
 samples, and where reading goes on in each partition. `state_dict()` goes with a checkpoint, `load_state_dict()` rewinds
 to it.
 
-Not here  what makes a step: consumers.collector; arrays: consumers.padding; the client's thread: consumers.stream_work
+Not here  in consumers.stream: what makes a step: collector; arrays: padding; the client's thread: work
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rolloutlog.consumers.acked import COUNT_END, to_state
-from rolloutlog.consumers.advantages import group_advantages, rollout_weights
 from rolloutlog.consumers.batches import Batch
-from rolloutlog.consumers.collector import StepSettings
 from rolloutlog.consumers.owners import FencedOut
-from rolloutlog.consumers.padding import Padded, SampleTooLong
 from rolloutlog.consumers.recovery import HistoryLost
-from rolloutlog.consumers.step import Step, shard, shard_rows
-from rolloutlog.consumers.stream_parts import StreamParts, StreamSettings, checked_seconds
-from rolloutlog.consumers.stream_work import AckRefused, StreamWork, WaitedTooLong
+from rolloutlog.consumers.stream.acked import COUNT_END, to_state
+from rolloutlog.consumers.stream.advantages import group_advantages, rollout_weights
+from rolloutlog.consumers.stream.collector import StepSettings
+from rolloutlog.consumers.stream.padding import Padded, SampleTooLong
+from rolloutlog.consumers.stream.parts import StreamParts, StreamSettings, checked_seconds
+from rolloutlog.consumers.stream.step import Step, shard, shard_rows
+from rolloutlog.consumers.stream.work import AckRefused, StreamWork, WaitedTooLong
 from rolloutlog.eventstore.checks import plain_integer
 from rolloutlog.eventstore.client import ClientThread
 from rolloutlog.eventstore.connection import Opener, url_of

@@ -33,6 +33,7 @@ from rolloutlog.eventstore.tokens import TOKEN_BYTES
 BYTES_A_TOKEN = 2 * TOKEN_BYTES + 1  # id, log-prob, mask
 RECENT_CALLS = 8  # looked at before the tree is gone through: memory is compared faster than many small nodes
 BYTES_A_RUN = 20  # of one policy version
+BYTES_A_VALUE = 20  # of a reward, beside its name
 
 
 class PromptPaths:
@@ -106,13 +107,14 @@ class LineCall(NamedTuple):
 class Line:
     """One line of conversation, of one or more calls. `end`: of its tokens."""
 
-    __slots__ = ("_beside_bytes", "calls", "end", "like", "start")
+    __slots__ = ("_beside_bytes", "_names", "calls", "end", "like", "start")
 
     def __init__(self, prompt: Node, span: Span) -> None:
         self.calls: list[LineCall] = []
         self.start = self.end = prompt
         self.like = _like(span)
         self._beside_bytes = 0  # what its calls have beside tokens
+        self._names: set[str] = set()  # of rewards that reach them
 
     @property
     def prompt_ids(self) -> bytes:
@@ -124,14 +126,23 @@ class Line:
         """Of its row, without rewards."""
         return self._size_bytes(self.end)
 
-    def takes(self, span: Span, response: Node, size_bytes_max: int) -> bool:
+    def takes(self, result: CallResult, span: Span, response: Node, size_bytes_max: int) -> bool:
         """Whether it can go on with this call, whose prompt begins with its tokens."""
-        return self.like == _like(span) and self._size_bytes(response) + _beside_bytes(span) <= size_bytes_max
+        if self.like != _like(span):
+            return False
+        return self._size_bytes(response) + self._more_bytes(result, span) <= size_bytes_max
 
     def add(self, result: CallResult, span: Span, prompt: Node, response: Node) -> None:
         self.calls.append(LineCall(result, span, self.end, prompt))
         self.end = response
-        self._beside_bytes += _beside_bytes(span)
+        self._beside_bytes += self._more_bytes(result, span)
+        self._names.update(result.step, result.final)
+
+    def _more_bytes(self, result: CallResult, span: Span) -> int:
+        """What a call has beside tokens and the line does not have yet."""
+        names = {*result.step, *result.final} - self._names
+        named_bytes = sum(4 * len(name) + BYTES_A_VALUE for name in names) * 2  # as a step and as a final value
+        return 4 * len(span.span_id) + BYTES_A_RUN * (2 + len(span.policy_version_runs)) + named_bytes
 
     def _size_bytes(self, end: Node) -> int:
         tokens = end.depth - self.start.depth
@@ -150,7 +161,7 @@ def find_lines(calls: Iterable[tuple[CallResult, Span]], paths: PromptPaths, *, 
     ends: dict[Node, list[Line]] = {}  # lines by where their tokens end; one that grew last stands last
     for result, span in calls:
         prompt, response = paths.prompt(span), paths.response(span)
-        line = _longest(prompt, response, span, ends, size_bytes_max)
+        line = _longest(prompt, response, result, span, ends, size_bytes_max)
         if line is None:
             line = Line(prompt, span)
             lines.append(line)
@@ -162,19 +173,20 @@ def find_lines(calls: Iterable[tuple[CallResult, Span]], paths: PromptPaths, *, 
 
 
 def _longest(
-    prompt: Node, response: Node, span: Span, ends: Mapping[Node, Sequence[Line]], size_bytes_max: int
+    prompt: Node,
+    response: Node,
+    result: CallResult,
+    span: Span,
+    ends: Mapping[Node, Sequence[Line]],
+    size_bytes_max: int,
 ) -> Line | None:
     at: Node | None = prompt
     while at is not None:
         for line in reversed(ends.get(at, ())):
-            if line.takes(span, response, size_bytes_max):
+            if line.takes(result, span, response, size_bytes_max):
                 return line
         at = at.parent
     return None
-
-
-def _beside_bytes(span: Span) -> int:
-    return 4 * len(span.span_id) + BYTES_A_RUN * (2 + len(span.policy_version_runs))
 
 
 class _Like(NamedTuple):

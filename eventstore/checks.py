@@ -45,7 +45,7 @@ METADATA_BYTES_MAX = 2**20  # it travels with the batch, whose record has a limi
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
-_DTYPE = regex(r"[<|][fiub][1248]")
+ARRAY_DTYPE = regex(r"[<|][fiub][1248]")
 
 
 def check_event(event: Event, *, where: str = "") -> None:
@@ -185,7 +185,7 @@ def _check_arrays(event: Span, response_tokens: int) -> None:
     for each in event.arrays:
         _id(each.name, "arrays")
         field = f"arrays.{each.name}"
-        if not isinstance(each.dtype, str) or not _DTYPE.fullmatch(each.dtype):
+        if not isinstance(each.dtype, str) or not ARRAY_DTYPE.fullmatch(each.dtype):
             raise refused("a little-endian dtype of numbers such as '<f4'", each.dtype, field)
         # Numbers of a shape come from the wire: many or large ones would take long to multiply.
         if not 0 < len(each.shape) <= AXES_MAX or not all(0 <= size <= INT32_MAX for size in each.shape):

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial, update_wrapper, wraps
+from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
@@ -107,15 +108,24 @@ class RolloutFunction(Generic[P, R]):
         """The function to call instead: each call of it is a rollout of its own, and returns what the function returns.
 
         events    where it is published
-        options   further keywords of `EventPublisher.rollout`, such as policy_version
+        options   further keywords of `EventPublisher.rollout`, such as policy_version; with a rollout_id it can be
+                  called once, since an id names one rollout
 
         What the function returns is the rollout's outcome: a number, name → number, or None for none. It never merges
         with what was emitted. An exception ends the rollout as failed, and goes on.
 
-        The call raises  InvalidEvent when something else is returned; the rollout then ends as failed
+        The call raises  InvalidEvent when something else is returned; the rollout then ends as failed. NotOpen when a
+                         rollout_id is used again, or something is returned after `finish`
         """
+        calls = count()
 
         def open_rollout() -> Rollout:
+            if next(calls) and options.get("rollout_id") is not None:
+                raise NotOpen(
+                    f"rollout {options['rollout_id']} not started: {_name_of(self.__wrapped__)!r} has been called with "
+                    "this rollout_id before, and what a second rollout of one id records counts for nothing; leave "
+                    "rollout_id out, or ask for `.rollout(...)` again, with another id or the next attempt"
+                )
             return events.rollout(task_id, group, **options)
 
         if _is_async(self.__wrapped__):
@@ -153,12 +163,22 @@ class RolloutFunction(Generic[P, R]):
             )
             say_where(error, "returned reward", rollout.rollout_id, rollout.attempt)
             raise error
+        if rollout.finished:
+            raise NotOpen(
+                f"returned reward refused: {_name_of(self.__wrapped__)!r} finished its rollout before it returned "
+                f"{_shown(value)}; either return the outcome, or `finish` and return None (rollout "
+                f"{rollout.rollout_id}, attempt {rollout.attempt})"
+            )
         rollout.finish(value)
 
 
-def rollout_function(function: Callable[P, R]) -> RolloutFunction[P, R]:
-    """What `function` returns is a rollout's outcome: `function.rollout(events, task_id="...")(...)` runs it as one."""
-    return RolloutFunction(function)
+@overload
+def rollout_function(function: Callable[P, R], /) -> RolloutFunction[P, R]: ...
+@overload
+def rollout_function() -> Callable[[Callable[P, R]], RolloutFunction[P, R]]: ...
+def rollout_function(function: Any = None, /) -> Any:
+    """What the function returns is a rollout's outcome: `function.rollout(events, "task")(...)` runs it as one."""
+    return RolloutFunction if function is None else RolloutFunction(function)
 
 
 def _decorate(block: Callable[[Recorder, str], SpanBlock], given: Any) -> Any:
@@ -166,7 +186,10 @@ def _decorate(block: Callable[[Recorder, str], SpanBlock], given: Any) -> Any:
     if given is None:
         return partial(_around, block, None)
     if isinstance(given, str):
-        check_id(given, "name")
+        try:
+            check_id(given, "name")
+        except InvalidEvent as error:
+            raise InvalidEvent(f"@{block.__name__} refused: {error}", reason=error.reason, field=error.field) from error
         return partial(_around, block, given)
     return _around(block, None, given)
 

@@ -60,8 +60,14 @@ def enter(rollout: Scoped, span_id: str | None, *, is_agent: bool = False) -> No
 
 
 def leave(rollout: Scoped, span_id: str | None) -> None:
-    """Leave the block; without effect in a context that never entered it."""
+    """Leave the block; without effect in a context that never entered it.
+
+    With the rollout's own block all of its blocks are left here: nothing can follow, also where one was never left.
+    """
     blocks = _blocks.get()
+    if span_id is None:
+        _blocks.set(tuple(block for block in blocks if block.rollout is not rollout))
+        return
     for index in range(len(blocks) - 1, -1, -1):
         block = blocks[index]
         if block.rollout is rollout and block.span_id == span_id:

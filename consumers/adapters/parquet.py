@@ -7,6 +7,7 @@ Needs     the extra `parquet`
 Not here  reading batches: consumers.published; the command: consumers.cli.exporting
 """
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -17,6 +18,7 @@ from typing import Any, Self
 from rolloutlog.consumers.adapters import missing
 from rolloutlog.consumers.batches import Batch, RolloutResult
 from rolloutlog.consumers.samples import Sample
+from rolloutlog.consumers.stream.sample_checks import sample_fault
 from rolloutlog.eventstore.errors import InvalidSettings
 
 try:
@@ -68,6 +70,8 @@ SCHEMA = pa.schema(
 
 Row = tuple[Sample, RolloutResult, Batch]
 
+logger = logging.getLogger("rolloutlog.parquet")
+
 
 class ParquetFile:
     """Writes batches into one file. Use as a context: the file appears at its end, and not when it is left by an error.
@@ -90,8 +94,14 @@ class ParquetFile:
         self._writer: Any = None
 
     def add(self, batch: Batch) -> None:
-        """Add a batch's samples, in their order. One without samples adds nothing."""
+        """Add a batch's samples, in their order. One without samples adds nothing.
+
+        What trainers reject is left out with a warning: its tokens would be written as those of other rows.
+        """
         for sample in batch.samples:
+            if (fault := sample_fault(sample, batch.rollouts)) is not None:
+                logger.warning("sample %s of group %s is left out: %s", sample.sample_id, batch.group_id, fault)
+                continue
             rollout = batch.rollouts[sample.rollout_index]
             self._rows.append((sample, rollout, batch))
             self._size_bytes += sample.size_bytes + len(rollout.metadata)
@@ -149,8 +159,8 @@ def _arrays(rows: Sequence[Row]) -> list[Any]:
         "rollout_final": _pairs(each.final for each in rollouts),
         "reward_token_index": _packed(_IDS, 4, [each.reward_token_index for each in samples]),
         "reward_token_value": _packed(_DOUBLES, 8, [each.reward_token_value for each in samples]),
-        "extra_info": [(each.extra_info or b"{}").decode() for each in samples],
-        "metadata": [(each.metadata or b"{}").decode() for each in rollouts],
+        "extra_info": [(each.extra_info or b"{}").decode(errors="replace") for each in samples],
+        "metadata": [(each.metadata or b"{}").decode(errors="replace") for each in rollouts],
         "model": [each.model for each in samples],
         "finish_reason": [each.finish_reason for each in samples],
     }

@@ -6,7 +6,7 @@ Needs  the extra `torch`
 from dataclasses import fields
 
 from rolloutlog.consumers.adapters import missing
-from rolloutlog.consumers.padding import Padded
+from rolloutlog.consumers.stream.padding import Padded
 
 try:
     import torch

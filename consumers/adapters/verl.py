@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rolloutlog.consumers.adapters import missing
-from rolloutlog.consumers.padding import Padded
 from rolloutlog.consumers.samples import Sample
-from rolloutlog.consumers.step import Step
+from rolloutlog.consumers.stream.padding import Padded
+from rolloutlog.consumers.stream.step import Step
 from rolloutlog.eventstore.checks import plain_integer
 from rolloutlog.eventstore.errors import InvalidSettings, StoreError
 

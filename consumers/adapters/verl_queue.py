@@ -24,7 +24,7 @@ import numpy as np
 
 from rolloutlog.consumers.adapters import missing
 from rolloutlog.consumers.adapters.verl import StepRefused, to_verl
-from rolloutlog.consumers.step import Step
+from rolloutlog.consumers.stream.step import Step
 from rolloutlog.consumers.trainer import BatchStream
 from rolloutlog.eventstore.checks import plain_integer
 from rolloutlog.eventstore.errors import InvalidSettings

@@ -2,10 +2,10 @@
 
 types      Attribution, AttributionSettings, CallResult, CallView, Entry, Outcome, PolicyView, RewardEntry, SpanEntry,
            OUTCOMES
-functions  attribute, explain, explain_recorded, settings_from
+functions  attribute, explain_recorded, settings_from
 """
 
-from rolloutlog.consumers.attribution.explain import explain, explain_recorded
+from rolloutlog.consumers.attribution.explain import explain_recorded
 from rolloutlog.consumers.attribution.model import (
     OUTCOMES,
     Attribution,
@@ -31,7 +31,6 @@ __all__ = [
     "RewardEntry",
     "SpanEntry",
     "attribute",
-    "explain",
     "explain_recorded",
     "settings_from",
 ]

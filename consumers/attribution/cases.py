@@ -20,11 +20,11 @@ from rolloutlog.eventstore.rewards import REWARD_NAME, check_reward
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What a case gave: an attribution, or the error with which it was refused."""
+    """What a case gave: its log and an attribution, or the error with which it was refused."""
 
     name: str
     settings: AttributionSettings
-    rewards: Sequence[RewardEntry] = ()
+    entries: Sequence[Entry] = ()
     attribution: Attribution | None = None
     error: str | None = None
 
@@ -52,8 +52,7 @@ def run_case(case: Any, *, policy: str | None = None) -> CaseResult:
         entries = entries_of(case)
     except (InvalidEvent, InvalidSettings) as error:
         return CaseResult(name, settings, error=str(error))
-    rewards = {entry.reward_id: entry for entry in reversed(entries) if isinstance(entry, RewardEntry)}
-    return CaseResult(name, settings, list(rewards.values())[::-1], attribute(entries, settings))
+    return CaseResult(name, settings, entries, attribute(entries, settings))
 
 
 def entries_of(case: Mapping[str, Any]) -> list[Entry]:

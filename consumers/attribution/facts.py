@@ -20,23 +20,24 @@ CLIMB_MAX = 200  # levels: every reward of a deep tree climbs
 class Facts:
     """The spans, calls and rewards of one rollout.
 
-    rewards   by id, in log order, with their positions in the log
-    counted   calls except judges', in the order in which they were recorded
+    rewards    by id, in log order, with their positions in the log
+    positions  in the log, by span number
+    counted    calls except judges', in the order in which they were recorded
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         spans: dict[str, SpanEntry] = {}
-        positions: list[int] = []
+        self.positions: list[int] = []
         self.rewards: dict[str, tuple[int, RewardEntry]] = {}
         for position, entry in enumerate(entries):
             if isinstance(entry, RewardEntry):
                 self.rewards.setdefault(entry.reward_id, (position, entry))
             elif entry.span_id not in spans:
                 spans[entry.span_id] = entry
-                positions.append(position)
+                self.positions.append(position)
         named = (each.parent_id for _, each in self.rewards.values() if each.parent_id is not None)
         self.tree = tree = SpanTree(list(spans.values()), named)
-        self.calls = Calls(tree, positions)
+        self.calls = Calls(tree, self.positions)
         self.counted = [call for call in self.calls.every if not call.judge]
         self._recorded = [call.recorded for call in self.counted]
         placed = sorted((tree.place[v], call.recorded, call) for call in self.counted for v in call.spans)
@@ -98,11 +99,6 @@ class Facts:
         """The last call recorded before a position."""
         index = bisect_left(self._recorded, before)
         return self.counted[index - 1] if index else None
-
-    def first_after(self, before: int) -> Call | None:
-        """The first call recorded at a position or after it."""
-        index = bisect_left(self._recorded, before)
-        return self.counted[index] if index < len(self.counted) else None
 
     def any_beneath(self, v: int) -> Call | None:
         """A call beneath a span, whenever it was recorded."""

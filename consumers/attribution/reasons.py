@@ -7,14 +7,16 @@ Not here  the same without the rollout's events: attribution.explain
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from operator import itemgetter
+from itertools import accumulate
+from operator import attrgetter, itemgetter
 
 from rolloutlog.consumers.attribution.calls import Call
 from rolloutlog.consumers.attribution.facts import Facts
 from rolloutlog.consumers.attribution.model import RULE_LINKED, Entry, Outcome, RewardEntry
+from rolloutlog.consumers.attribution.select import select
 from rolloutlog.consumers.attribution.settings import POLICIES_0_3, AttributionSettings
 from rolloutlog.consumers.attribution.tree import NONE
 
@@ -32,6 +34,8 @@ class Reasons:
     def __init__(self, entries: Iterable[Entry], settings: AttributionSettings | None) -> None:
         self._facts = Facts(entries)
         self._settings = settings
+        if settings is not None:
+            select(self._facts.calls, settings)
         self._superseded_by: dict[str, str] = {}
         self._last_verdict: dict[str, str] = {}
         recorded: set[str] = set()
@@ -63,7 +67,7 @@ class Reasons:
             case "revised":
                 return self._revised(reward)
             case "no_verdict":
-                return "no_verdict, the scorer gave None: it counts once a reward with a value supersedes it"
+                return "no_verdict, the scorer gave None, which counts for nothing: emit another once there is a value"
             case "unresolved":
                 return f"unresolved: {self._unresolved(reward)}"
             case "ambiguous":
@@ -134,7 +138,7 @@ class Reasons:
             return self._unresolved_operation(reward, value)
         v = facts.tree.number.get(value)
         if v is None or v >= len(facts.tree.spans):
-            return f"no span has span_id {value!r}; the calls are {self._known_calls()}"
+            return f"no span has span_id {value!r}; {self._known_calls()}"
         if facts.calls.of_span[v] is not None or facts.judged(v):
             return f"{facts.name(v)} belongs to a judge (beneath an evaluator), whose calls are not rewarded"
         return f"no call beneath {facts.name(v)} was recorded before it; {self._later_beneath(v)}"
@@ -144,31 +148,31 @@ class Reasons:
         if facts.calls.by_response(value) is not None:
             return f"the call with response_id {value!r} is a judge's (beneath an evaluator), and is not rewarded"
         if value in self._bare:
-            return f"span {self._bare[value]} has response_id {value!r}, but no response token ids: it is no call"
+            return (
+                f"span {self._bare[value]} has response_id {value!r}, but no response token ids, so it is no call: "
+                "record them there, or in a gateway under the same response id"
+            )
         recorded = self._response_ids
-        known = f"response ids recorded: {_some(recorded)}" if recorded else "no call has one"
-        return f"no call has response_id {value!r}; {known}"
+        if not recorded:
+            return f"no call has response_id {value!r} or any other: record it with call.record(response_id=...)"
+        return f"no call has response_id {value!r}; response ids recorded: {_some(recorded)}"
 
     def _unresolved_operation(self, reward: RewardEntry, name: str) -> str:
         of_name = self._operations.get(name)
         if of_name is None:
             return f"no operation is named {name!r}; operations recorded: {_some(list(self._operations)) or 'none'}"
-        index = bisect_right(of_name, reward.time_ns, key=itemgetter(0))
-        if not index:
+        v = of_name.newest(reward.time_ns, self._facts.moment(reward.reward_id))
+        if v is None:
             return f"no operation {name!r} had begun before it; emit it after, or link it by span_id"
-        v = of_name[index - 1][1]
         return f"no call beneath the newest operation {name!r} was recorded before it; {self._later_beneath(v)}"
 
     @cached_property
-    def _operations(self) -> dict[str, list[tuple[int, int]]]:
-        """Operations by name: start and number, in the order in which they began."""
+    def _operations(self) -> "dict[str, _Operations]":
         found: dict[str, list[tuple[int, int]]] = {}
         for v, span in enumerate(self._facts.tree.spans):
             if span.kind == "operation":
                 found.setdefault(span.name, []).append((span.start_ns, v))
-        for begun in found.values():
-            begun.sort()
-        return found
+        return {name: _Operations(each, self._facts.positions) for name, each in found.items()}
 
     @cached_property
     def _response_ids(self) -> list[str]:
@@ -187,8 +191,8 @@ class Reasons:
     def _later_beneath(self, v: int) -> str:
         call = self._facts.any_beneath(v)
         if call is None:
-            return f"none is beneath it at all; the calls are {self._known_calls()}"
-        return f"{call.span_id} came later: link that, {_link(call)}"
+            return f"none is beneath it at all; {self._known_calls()}"
+        return f"{call.span_id} came later: link that, {self._link(call)}"
 
     def _ambiguous(self) -> str:
         agents = sorted(each for each in self._facts.calls.agents if each is not None)
@@ -222,7 +226,8 @@ class Reasons:
         if settings.model is not None and not _matches(settings.model, call.model):
             return f"model={settings.model}: {found}, {f'of model {call.model}' if call.model else 'without a model'}"
         if settings.operation is not None and not any(_matches(settings.operation, each) for each in operations):
-            inside = f"in operation {_some(operations)}" if operations else "in no operation"
+            many = "s" if len(operations) > 1 else ""
+            inside = f"in operation{many} {_some(operations)}" if operations else "in no operation"
             return f"operation={settings.operation}: {found}, {inside}"
         return f"the settings: {found}, not selected"
 
@@ -233,14 +238,19 @@ class Reasons:
         if policy == "none":
             return f"policy none counts targets and finals alone; {self._link_last(reward)}"
         if policy in POLICIES_0_3:
-            return f"no selected call that had ended by its time was still free (policy {policy})"
+            return (
+                f"no selected call that had ended by its time was still free (policy {policy}); policy enclosing goes "
+                "by where it was emitted, and gives a call any number of rewards"
+            )
         if policy is not None and policy not in ("enclosing", "nearest"):
-            return f"policy {policy} chose no call"
+            return f"policy {policy} chose no call; {self._link_last(reward)}"
         before = facts.moment(reward.reward_id)
         if facts.last_before(before) is None:
-            first = facts.first_after(before)
-            assert first is not None
-            return f"no call was recorded before it; link it with {_link(first)}, the first one after it"
+            first = self._proposed[0]
+            return (
+                "no call was recorded before it; emit it after its call, or link it, e.g. to the first one after it, "
+                f"with {self._link(first)}"
+            )
         if policy is None:
             return f"the policy chose no call; {self._link_last(reward)}"
         if reward.parent_id is None:
@@ -249,47 +259,91 @@ class Reasons:
 
     def _beneath_nothing(self, reward: RewardEntry, v: int) -> str:
         facts = self._facts
-        where = facts.name(v)
-        if v >= len(facts.tree.spans):
-            where = f"its parent {reward.parent_id!r}, which was never recorded"
-        elif facts.judged(v) and (judge := facts.outermost_evaluator(v)) != NONE:
+        around = ""
+        if facts.judged(v) and (judge := facts.outermost_evaluator(v)) != NONE:
             if facts.tree.parent[judge] == NONE:
                 return (
                     f"it was emitted in {facts.name(judge)}, which stands in no block: open that inside the agent's, "
-                    f"or link the reward, e.g. with {_link(self._last(reward))}"
+                    f"or link the reward, e.g. with {self._link(self._last(reward))}"
                 )
-            v = facts.tree.parent[judge]
+            v, around = facts.tree.parent[judge], f", around {facts.name(judge)}"
+        where = facts.name(v)
+        if v >= len(facts.tree.spans) and not around:
+            where = f"its parent {reward.parent_id!r} (never recorded)"
         agent = facts.agent_above(v)
-        limit = "the top" if agent == NONE else facts.name(agent)
-        said = f"no call was recorded before it beneath {where} or what is around that, up to {limit}"
+        if agent == v:
+            above = ""
+        elif agent != NONE:
+            above = f" or what is around that, up to {facts.name(agent)}"
+        else:
+            above = "" if facts.tree.parent[v] == NONE else " or what is around that, up to the top"
+        leaves = "" if agent == NONE else ", whose block a reward leaves by a target alone"
+        said = f"no call was recorded before it beneath {where}{around}{above}{leaves}"
         later = facts.any_beneath(v if agent == NONE else agent)
         if later is not None and later.recorded >= facts.moment(reward.reward_id):
-            return f"{said}; {later.span_id} came later: emit it after that, or link it with {_link(later)}"
+            return f"{said}; {later.span_id} came later: emit it after that, or link it with {self._link(later)}"
         return f"{said}; {self._link_last(reward)}"
 
     def _no_calls(self) -> str:
         spans = self._facts.tree.spans
         if self._facts.calls.every:
-            return "every call of the rollout is a judge's (beneath an evaluator)"
+            return "every call of the rollout is a judge's (beneath an evaluator); open the policy's outside of it"
         bare = sum(span.kind == "call" for span in spans)
         if bare:
-            return f"the rollout has no call: none of its spans of kind call ({bare}) has response token ids"
-        return "the rollout has no call"
+            return (
+                f"the rollout has no call: none of its spans of kind call ({bare}) has response token ids; record "
+                "them there, or in a gateway under the same response id"
+            )
+        return "the rollout has no call: record the policy's answers, with `rollout.call()` and its `record`"
+
+    @cached_property
+    def _proposed(self) -> list[Call]:
+        """The calls that a link may propose, as they were recorded: the selected ones where there are any."""
+        counted = self._facts.counted
+        return [call for call in counted if self._settings is None or call.selected] or list(counted)
 
     def _last(self, reward: RewardEntry) -> Call:
-        facts = self._facts
-        return facts.last_before(facts.moment(reward.reward_id)) or facts.counted[0]
+        """The last call before a reward that a link may propose, else the first one after it."""
+        before = self._facts.moment(reward.reward_id)
+        index = bisect_left(self._proposed, before, key=attrgetter("recorded"))
+        return self._proposed[max(0, index - 1)]
 
     def _link_last(self, reward: RewardEntry) -> str:
-        call = self._last(reward)
+        call, before = self._last(reward), self._facts.moment(reward.reward_id)
+        nearest = self._facts.last_before(before) is call
+        selected = "selected " if call.selected and self._settings is not None and not nearest else ""
+        which = f"the last {selected}call before it" if call.recorded < before else f"a {selected}call after it"
         agent = f" of agent {call.agent}" if call.agent else ""
-        return f"link it, e.g. to the last call before it{agent}, with {_link(call)}"
+        return f"link it, e.g. to {which}{agent}, with {self._link(call)}"
+
+    def _link(self, call: Call) -> str:
+        unselected = self._settings is not None and not call.selected
+        return f"target={{'span_id': {call.span_id!r}}}" + (", though that is not selected" if unselected else "")
 
     def _known_calls(self) -> str:
         counted = self._facts.counted
-        more = len(counted) - NAMES_MAX
-        named = ", ".join(call.span_id for call in counted[:NAMES_MAX])
-        return (named or "none") + (f" and {more} more" if more > 0 else "")
+        if not counted:
+            return self._no_calls()
+        return f"the calls are {_some([call.span_id for call in counted[: NAMES_MAX + 1]], len(counted))}"
+
+
+class _Operations:
+    """The operations of one name.
+
+    placed  start and number of each, in log order
+    """
+
+    def __init__(self, placed: list[tuple[int, int]], positions: Sequence[int]) -> None:
+        self._recorded = [positions[v] for _, v in placed]
+        self._newest = list(accumulate(placed, max))  # of those so far
+        self._by_start = sorted(placed)
+
+    def newest(self, time_ns: int, before: int) -> int | None:
+        """The one that began last, of those that began by a time or were recorded before a position."""
+        begun = bisect_right(self._by_start, time_ns, key=itemgetter(0))
+        recorded = bisect_left(self._recorded, before)
+        candidates = self._by_start[:begun][-1:] + self._newest[:recorded][-1:]
+        return max(candidates)[1] if candidates else None
 
 
 def names(span_ids: Sequence[str]) -> str:
@@ -297,8 +351,8 @@ def names(span_ids: Sequence[str]) -> str:
     return ("call " if len(span_ids) == 1 else "calls ") + _some(span_ids)
 
 
-def _some(texts: Sequence[str]) -> str:
-    more = len(texts) - NAMES_MAX
+def _some(texts: Sequence[str], count: int | None = None) -> str:
+    more = (len(texts) if count is None else count) - NAMES_MAX
     return ", ".join(texts[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
@@ -306,10 +360,6 @@ def _and(texts: Sequence[str]) -> str:
     if len(texts) > NAMES_MAX:
         return _some(texts)
     return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
-
-
-def _link(call: Call) -> str:
-    return f"target={{'span_id': {call.span_id!r}}}"
 
 
 def _matches(pattern: str | None, name: str | None) -> bool:

@@ -12,9 +12,9 @@ from rolloutlog.consumers.assembler import WAITING_SHOWN, Assembler, Summary
 from rolloutlog.consumers.attribution import OUTCOMES
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.options import attribution_options, log_option, run, settings_option
-from rolloutlog.consumers.cli.printable import printable
 from rolloutlog.consumers.cli.progress import Bars, bars
 from rolloutlog.consumers.limits import check_retention
+from rolloutlog.consumers.printable import printable
 from rolloutlog.eventstore.log import EVENTS, open_log
 from rolloutlog.eventstore.meta import read_run
 from rolloutlog.eventstore.topics import check_partitions
@@ -40,9 +40,10 @@ logger = logging.getLogger("rolloutlog.assembler")
 @click.option("--on-history-lost", help="When retention removed needed events: fail (default) or skip.")
 @attribution_options
 def assemble(settings: Path | None, until_end: bool, **flags: Any) -> None:
-    """Fold events, attribute rewards and publish training batches, exactly once.
+    """Fold events, attribute rewards, publish training batches.
 
-    Runs until it is stopped (SIGINT or SIGTERM: commits, exits 0). Exit code 4: another assembler took over.
+    All exactly once. Runs until it is stopped (SIGINT or SIGTERM: commits, exits 0). Exit code 4: another assembler
+    took over.
     """
     configuration = load(settings, flags)
     summary = run(_assemble(configuration, until_end))

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import click
 
-from rolloutlog.consumers.attribution import AttributionSettings, explain
+from rolloutlog.consumers.attribution import AttributionSettings
 from rolloutlog.consumers.attribution.cases import CaseResult, as_json, cases_in, run_case
 from rolloutlog.consumers.attribution.model import Attribution
+from rolloutlog.consumers.attribution.reasons import Reasons
+from rolloutlog.consumers.explaining.account import sentences_of
+from rolloutlog.consumers.printable import printable
 from rolloutlog.eventstore.errors import InvalidEvent
 
 
@@ -20,7 +23,11 @@ from rolloutlog.eventstore.errors import InvalidEvent
 @click.option("--json", "as_array", is_flag=True, help="Print one JSON array in file order instead of text.")
 @click.option("--policy", help="Use this policy for every case: a name, or package.module:function, which is imported.")
 def attribute(file: Path, as_array: bool, policy: str | None) -> None:
-    """Say which reward counts for which call in the cases of FILE, and why."""
+    """Say which reward counts for which call in written cases.
+
+    FILE holds rollouts as JSON: docs/rewards.md, "Cases". Each reward is printed with where it went and why, or what
+    would have to change for it to count.
+    """
     try:
         cases = cases_in(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, RecursionError, InvalidEvent) as error:
@@ -31,7 +38,7 @@ def attribute(file: Path, as_array: bool, policy: str | None) -> None:
     if as_array:
         click.echo(json.dumps([as_json(result) for result in results], indent=1))
     else:
-        click.echo("\n\n".join(_text(result) for result in results))
+        click.echo(printable("\n\n".join(_text(result) for result in results), keep="\n"))
 
 
 def _text(result: CaseResult) -> str:
@@ -40,8 +47,8 @@ def _text(result: CaseResult) -> str:
         return "\n".join([*lines, f"  refused: {result.error}"])
     lines += _table(result.attribution)
     lines += [f"  final {name} {_number(value)}" for name, value in result.attribution.final.items()]
-    for reward in result.rewards:
-        lines.append(f"  {explain(reward, result.attribution.outcomes[reward.reward_id], result.settings)}")
+    reasons = Reasons(result.entries, result.settings)
+    lines += [f"  {each}" for each in sentences_of(result.attribution, reasons, result.settings).values()]
     if result.attribution.fault is not None:
         lines += [f"  {line}" for line in result.attribution.fault.splitlines()]
     return "\n".join(lines)

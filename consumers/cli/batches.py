@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 from rolloutlog.consumers.batches import Batch, RolloutResult
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.options import Command, log_option, run, settings_option, stop_on_signals
-from rolloutlog.consumers.cli.printable import printable
 from rolloutlog.consumers.cli.progress import Bars, bars
 from rolloutlog.consumers.following import Follower
+from rolloutlog.consumers.printable import printable
 from rolloutlog.consumers.published import read_published
 from rolloutlog.consumers.samples import Sample
+from rolloutlog.consumers.stream.sample_checks import sample_fault
 from rolloutlog.eventstore.errors import InvalidEvent, LogUnavailable
 from rolloutlog.eventstore.log import BATCHES, Log, Record, open_log
 
@@ -97,7 +99,11 @@ async def _print_all(log: Log, partitions: list[int], lines: Lines, shown: Bars)
 def _print_batch(batch: Batch, lines: Lines) -> None:
     """Flushed with each batch: whoever reads the other end of a pipe sees it whole."""
     for line in lines(batch):
-        sys.stdout.write(json.dumps(line, allow_nan=False) + "\n")
+        try:
+            text = json.dumps(line, allow_nan=False)
+        except ValueError:  # of another writer: ours has finite numbers alone
+            text = json.dumps(_finite(line))
+        sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
@@ -118,8 +124,14 @@ def say_refused(record: Record, error: InvalidEvent) -> None:
 
 
 def sample_lines(batch: Batch) -> Iterator[dict[str, Any]]:
-    """One mapping a sample: what it is, its tokens, its rewards, and what became of all rewards of its rollout."""
+    """One mapping a sample: what it is, its tokens, its rewards, and what became of all rewards of its rollout.
+
+    A sample that trainers reject is told and passed over: what it holds cannot be relied on, or not even be read.
+    """
     for sample in batch.samples:
+        if (fault := sample_fault(sample, batch.rollouts)) is not None:
+            click.echo(printable(f"sample {sample.sample_id} of group {batch.group_id} is bad: {fault}"), err=True)
+            continue
         rollout = batch.rollouts[sample.rollout_index]
         yield {
             "sample_id": sample.sample_id,
@@ -141,7 +153,7 @@ def sample_lines(batch: Batch) -> Iterator[dict[str, Any]]:
             "rollout_final": rollout.final,
             "reward_token_index": np.frombuffer(sample.reward_token_index, "<i4").tolist(),
             "reward_token_value": np.frombuffer(sample.reward_token_value, "<f8").tolist(),
-            "extra_info": json.loads(sample.extra_info or b"{}"),
+            "extra_info": _mapping(sample.extra_info),
             "outcomes": _outcomes(rollout),
         }
 
@@ -164,10 +176,29 @@ def rollout_lines(batch: Batch) -> Iterator[dict[str, Any]]:
             "turn_count": rollout.turn_count,
             "sample_count": sample_counts[index],
             "final": rollout.final,
-            "metadata": json.loads(rollout.metadata or b"{}"),
+            "metadata": _mapping(rollout.metadata),
             "extra_info_refused": list(rollout.extra_info_refused),
             "outcomes": _outcomes(rollout),
         }
+
+
+def _mapping(packed: bytes) -> Any:
+    """JSON as it was recorded; None where another writer's is none."""
+    try:
+        return json.loads(packed or b"{}")
+    except (ValueError, RecursionError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    """The same with what JSON lacks written as in extra info."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    if not isinstance(value, float) or isfinite(value):
+        return value
+    return {"$nan": True} if isnan(value) else {"$inf": 1 if value > 0 else -1}
 
 
 def _outcomes(rollout: RolloutResult) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import click
 from rolloutlog.consumers.cli.configuration import load
 from rolloutlog.consumers.cli.main import EXIT_DIFFERENT, EXIT_LOG
 from rolloutlog.consumers.cli.options import log_option, run, settings_option
-from rolloutlog.consumers.cli.printable import printable
 from rolloutlog.consumers.doctor import FAILED, OK, SKIPPED, WARNING, Finding, examine
 from rolloutlog.consumers.limits import Limits
+from rolloutlog.consumers.printable import printable
 
 LINES = "\n\t"  # an error's text may end with lines of another program
 COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", SKIPPED: None}

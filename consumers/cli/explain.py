@@ -11,21 +11,21 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from rolloutlog.consumers.account import Account, account_of
 from rolloutlog.consumers.attribution import AttributionSettings, attribute
 from rolloutlog.consumers.cli.configuration import Configuration, load
 from rolloutlog.consumers.cli.main import EXIT_DIFFERENT
 from rolloutlog.consumers.cli.options import attribution_options, log_option, run, settings_option
-from rolloutlog.consumers.cli.printable import printable
 from rolloutlog.consumers.cli.progress import bars
-from rolloutlog.consumers.comparison import Comparison, compare, recorded_side, settings_words, side_of
-from rolloutlog.consumers.explain import Found, find_rollout, lines
-from rolloutlog.consumers.explain_json import as_json, survey_json
-from rolloutlog.consumers.explain_tables import survey_lines
-from rolloutlog.consumers.finding import RolloutUnknown
+from rolloutlog.consumers.explaining.account import Account, account_of
+from rolloutlog.consumers.explaining.comparison import Comparison, compare, recorded_side, settings_words, side_of
+from rolloutlog.consumers.explaining.explain import Found, find_rollout, lines
+from rolloutlog.consumers.explaining.explain_json import as_json, survey_json
+from rolloutlog.consumers.explaining.explain_tables import survey_lines
+from rolloutlog.consumers.explaining.finding import RolloutUnknown
+from rolloutlog.consumers.explaining.survey import Which, survey
+from rolloutlog.consumers.explaining.tally import Tally
+from rolloutlog.consumers.printable import printable
 from rolloutlog.consumers.settings import FoldSettings
-from rolloutlog.consumers.survey import Which, survey
-from rolloutlog.consumers.tally import Tally
 from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.log import open_log
 
@@ -57,7 +57,7 @@ def explain(
     plain_json: bool,
     **flags: Any,
 ) -> None:
-    """Show one rollout: how it ended, its spans and calls, and where each reward went and why.
+    """Show one rollout, and where each reward went and why.
 
     ROLLOUT_ID may be cut to its first characters, 4 or more. Looks through the batches, then the events. With settings
     of attribution, such as --policy nearest, also what they would make of it, beside what is recorded.
@@ -65,7 +65,8 @@ def explain(
     --diff A B compares two settings: of one rollout, or of all published ones when no ROLLOUT_ID is given. A and B are
     policies or TOML files; other options hold for both.
 
-    Exit code 1: there is no such rollout, or there are several; or its events are gone, and nothing can be compared.
+    Exit code 1: there is no such rollout, or there are several; or nothing can be compared, as when its events are
+    gone.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     narrowed = any(each is not None for each in (task_id, last, rollouts))
@@ -80,7 +81,7 @@ def explain(
     if rollout_id is None:
         assert sides is not None
         which = Which(task_id, None if rollouts is None else _ids(rollouts), last)
-        _show_survey(run(_survey(asked, sides, which)), plain_json)
+        _show_survey(run(_survey(asked, sides, which)), which, plain_json)
         return
     base = load(settings, {"log": log})
     compared = sides is not None or settings is not None or bool(given)
@@ -142,12 +143,16 @@ def _ids(file: Path) -> list[str]:
     return list(dict.fromkeys(filter(None, map(str.strip, file.read_text(encoding="utf-8").splitlines()))))
 
 
-def _show_survey(found: Tally, plain_json: bool) -> None:
+def _show_survey(found: Tally, which: Which, plain_json: bool) -> None:
+    seen = bool(found.rollouts or found.gone or found.not_completed or found.missing)
     if plain_json:
         click.echo(json.dumps(survey_json(found)))
-    else:
+    elif seen:
         _print(survey_lines(found))
-    if found.missing:
+    if not seen:
+        of_task = "" if which.task_id is None else f" of task {which.task_id!r}"
+        click.echo(printable(f"nothing to compare: no rollout{of_task} is published"), err=True)
+    if found.missing or not seen:
         raise click.exceptions.Exit(EXIT_DIFFERENT)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rolloutlog import __version__
-from rolloutlog.consumers.cli.printable import PrintableFormatter, printable
+from rolloutlog.consumers.printable import PrintableFormatter, printable
 
 if TYPE_CHECKING:
     # The store takes a moment to load; Ctrl-C then must find `main` running.

@@ -15,6 +15,7 @@ from rolloutlog.consumers.attribution import OUTCOMES
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.options import log_option, run, settings_option
 from rolloutlog.consumers.cli.progress import bars
+from rolloutlog.consumers.explaining.columns import many
 from rolloutlog.consumers.metrics import GROUPINGS, Grouped, Key, Mean, NameMetrics, RewardMetrics
 from rolloutlog.consumers.published import read_published
 from rolloutlog.eventstore.errors import InvalidEvent
@@ -30,9 +31,10 @@ PIPED_WIDTH = 200
 @click.option("--by", type=click.Choice(list(GROUPINGS)), help="A table for each of these.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def metrics(settings: Path | None, by: str | None, as_json: bool, **flags: Any) -> None:
-    """Count published rewards by outcome and rule, with means of final, step and total, by name.
+    """Count published rewards by outcome, with their means.
 
-    A mean leaves out rollouts and samples that have no value; it says how many those are (null).
+    By name: how many had which outcome by which rule, and the means of final, step and total (docs/rewards.md,
+    "Metrics"). A mean leaves out rollouts and samples that have no value; it says how many those are (null).
     """
     found, url = run(_read(load(settings, flags), by))
     if as_json:
@@ -77,11 +79,11 @@ def _print(found: dict[Key, RewardMetrics], by: str | None) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     if by is not None:
         table.add_column(by)
-    for name in ("reward", "final", "step", "total", "rewards by outcome (rule)"):
+    for name in ("reward", "final", "step", "total", "counts, by outcome (rule)"):
         table.add_column(name)
     for key, each in found.items():
         first = [] if by is None else [Text("unknown" if key is None else str(key))]
-        size = f"{each.rollout_count} rollouts, {each.sample_count} samples"
+        size = f"{many(each.rollout_count, 'rollout')}, {many(each.sample_count, 'sample')}"
         table.add_row(*first, "all", "", "", _cell(each.total, each.sample_count), size)
         for name, of_name in each.names.items():
             means = (
@@ -101,7 +103,7 @@ def _cell(mean: Mean, whole: int) -> str:
     if mean.value is None:
         return "-"
     null = whole - mean.count
-    return f"{mean.value:.4g} of {mean.count}" + (f", {null} null" if null else "")
+    return f"{mean.value:.4g} of {mean.count:,}" + (f", {null:,} null" if null else "")
 
 
 def _outcomes(outcomes: Counter[tuple[str, str | None]]) -> str:
@@ -110,8 +112,8 @@ def _outcomes(outcomes: Counter[tuple[str, str | None]]) -> str:
     for outcome in OUTCOMES:
         rules = {rule: count for (each, rule), count in sorted(outcomes.items(), key=str) if each == outcome}
         if rules:
-            named = ", ".join(f"{rule} {count}" for rule, count in rules.items() if rule not in (None, outcome))
-            shown.append(f"{outcome} {sum(rules.values())}" + (f" ({named})" if named else ""))
+            named = ", ".join(f"{rule} {count:,}" for rule, count in rules.items() if rule not in (None, outcome))
+            shown.append(f"{outcome} {sum(rules.values()):,}" + (f" ({named})" if named else ""))
     return ", ".join(shown)
 
 

@@ -15,11 +15,11 @@ from rich.table import Table
 from rolloutlog.consumers.cli.configuration import Configuration, load
 from rolloutlog.consumers.cli.main import EXIT_DIFFERENT
 from rolloutlog.consumers.cli.options import log_option, run, settings_option, stop_on_signals, unless_stopped
-from rolloutlog.consumers.cli.printable import printable
 from rolloutlog.consumers.cli.progress import bars
 from rolloutlog.consumers.ledger import ENDS, Ledger
 from rolloutlog.consumers.ledger_reading import read_ledger
 from rolloutlog.consumers.overview import Onlooker, Overview, PartitionView
+from rolloutlog.consumers.printable import printable
 from rolloutlog.eventstore.acks import ENDS as SAMPLE_ENDS
 from rolloutlog.eventstore.errors import InvalidSettings, LogUnavailable
 from rolloutlog.eventstore.log import Log, open_log

@@ -7,7 +7,7 @@ from rich.console import Console
 from rolloutlog.consumers.cli.status import ledger_lines
 from rolloutlog.consumers.demo.progress import Progress
 from rolloutlog.consumers.demo.settings import READER, RECENT
-from rolloutlog.consumers.explain import Found, find_rollout, render
+from rolloutlog.consumers.explaining.explain import Found, find_rollout, render
 from rolloutlog.consumers.ledger import Ledger
 from rolloutlog.consumers.ledger_reading import read_ledger
 from rolloutlog.eventstore.log import open_log

@@ -79,7 +79,7 @@ def batches(groups: int) -> Iterator[NewRecord]:
     for group in range(groups):
         samples = [
             sample(
-                f"g{group}-{index}/0/c",
+                f"g{group}/0/{index}",
                 prompt_ids=rng.integers(0, 150_000, PROMPT_TOKENS, "<i4").tobytes(),
                 response_ids=rng.integers(0, 150_000, RESPONSE_TOKENS, "<i4").tobytes(),
                 response_mask=b"\x01" * RESPONSE_TOKENS,

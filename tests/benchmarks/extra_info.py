@@ -14,7 +14,7 @@ import numpy as np
 from support.batches import batch, sample
 
 from rolloutlog.consumers.extra_info import assemble_extra_info
-from rolloutlog.consumers.step import Step
+from rolloutlog.consumers.stream.step import Step
 from rolloutlog.eventstore.extra_info import decode_extra_info, encode_extra_info
 
 ROUNDS = 9

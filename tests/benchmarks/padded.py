@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from support.batches import batch, sample
 
-from rolloutlog.consumers.padding import Padded
-from rolloutlog.consumers.step import Step
+from rolloutlog.consumers.stream.padding import Padded
+from rolloutlog.consumers.stream.step import Step
 
 ROUNDS = 15
 

@@ -20,7 +20,7 @@ from verl.experimental.fully_async_policy.detach_utils import assemble_batch_fro
 from rolloutlog.consumers.adapters.torch import to_torch
 from rolloutlog.consumers.adapters.verl import to_verl
 from rolloutlog.consumers.adapters.verl_queue import to_rollout_samples
-from rolloutlog.consumers.step import Step
+from rolloutlog.consumers.stream.step import Step
 from rolloutlog.eventstore.events import PolicyVersionRun
 from rolloutlog.eventstore.extra_info import encode_extra_info
 

@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from support.store import Store
 from support.workload import make_workload
 
-from rolloutlog.consumers.account import account_of
 from rolloutlog.consumers.attribution import AttributionSettings, Outcome
 from rolloutlog.consumers.cli.main import rolloutlog
-from rolloutlog.consumers.finding import find_rollout
-from rolloutlog.consumers.survey import Which, survey
+from rolloutlog.consumers.explaining.account import account_of
+from rolloutlog.consumers.explaining.finding import find_rollout
+from rolloutlog.consumers.explaining.survey import Which, survey
 
 from .test_import import shared_data
 

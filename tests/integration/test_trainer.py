@@ -19,8 +19,8 @@ from support.batches import assert_ledger_holds, batch, end_records, last_words,
 from support.processes import assemble, wait_until
 from support.store import Store
 
-from rolloutlog.consumers.acked import Reached
 from rolloutlog.consumers.ledger_reading import read_ledger
+from rolloutlog.consumers.stream.acked import Reached
 from rolloutlog.consumers.trainer import BatchStream, FencedOut
 from rolloutlog.deploy.kafka import Broker
 from rolloutlog.eventstore import EventPublisher

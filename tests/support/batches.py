@@ -33,7 +33,8 @@ def sample(name: str = "r/0/c", *, total: float | None = 1.0, **fields: Any) -> 
 def batch(group_id: str = "g", samples: Sequence[Sample] | int = 2, *, version: int | None = 3, **fields: Any) -> Batch:
     """A group of one rollout. `samples`: or how many, named after the group."""
     if isinstance(samples, int):
-        samples = [sample(f"{group_id}/0/{index}") for index in range(samples)]
+        runs = (PolicyVersionRun(version, 3),)
+        samples = [sample(f"{group_id}/0/{index}", policy_version_runs=runs) for index in range(samples)]
     given: dict[str, Any] = {
         "batch_id": f"id-{group_id}", "run_id": "run", "config_hash": "c", "input_partition": 0, "trigger": 5,
         "first_event": 1, "closed_ns": 0, "closed_reason": "complete", "group_size": 1, "policy_version_min": version,

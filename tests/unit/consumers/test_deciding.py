@@ -273,10 +273,10 @@ def test_rollout_started_after_the_logs_clock_jumped_gets_its_whole_age():
 def test_two_owners_that_decide_the_same_close_a_rollout_once():
     """The older one's transaction was under way when it was fenced."""
     world = of_one(1)
-    one, other = Owner(world), Owner(world)
+    one, other = Owner(world, idle_s=5), Owner(world, idle_s=5)
     for owner in (one, other):
         owner.turn()
-    world.at_s = 602
+    world.at_s = 7
     second = other.decide()
     first = one.turn()
     other.append(second)
@@ -420,3 +420,62 @@ def test_outputs_of_decisions_name_the_decision_as_their_trigger():
     (output,) = owner.outputs
     assert isinstance(output, BatchReady)
     assert (output.trigger, world.records[1].key) == (1, b"g0")
+
+
+# Pauses, and clocks that are set back
+
+
+def test_pause_of_owner_and_hosts_alike_ends_nothing_before_the_hosts_can_speak():
+    """A terminal's Ctrl-Z, or a machine that was suspended: what hosts hold comes a moment after the owner goes on."""
+    world = World()
+    world.append(started("r0", group_id="g0"), completed(1, "r0", awaited_rewards=("judge",)), key="g0")
+    world.append(started("r1", group_id="g1"), key="g1")
+    world.append(started("r2", group_id="g2", attempts_max=2), key="g2")
+    world.append(completed(1, "r2", status="failed"), key="g2")
+    world.append(started("r3", group_id="g3", group_size=2), completed(1, "r3"), key="g3")
+    owner = Owner(world)
+    owner.run(30)
+    world.at_s += 3_600
+    assert owner.run(59) == []
+    beat(world, 1, 1)
+    world.append(reward(0, "r0", name="judge", source="judge.00000000000000bb"), key="g0")
+    owner.turn()
+    assert owner.statuses["r0"] == "emitted"
+
+
+def test_pause_of_an_owner_gives_no_more_than_each_limit_anew():
+    world = of_one(1)
+    owner = Owner(world)
+    owner.run(500)
+    world.at_s += 3_600
+    assert owner.run(599) == []
+    assert [each.reason for each in owner.run(5)] == ["idle"]
+
+
+def test_turns_that_always_take_long_are_no_pauses():
+    """Else an owner with much to do would never decide."""
+    world = of_one(1)
+    assert [each.reason for each in Owner(world).run(700, each_s=25)] == ["idle"]
+
+
+def test_age_goes_on_over_a_pause_where_the_log_says_what_time_it_is():
+    world = of_one(1)
+    owner = Owner(world)
+    for _ in range(2):
+        world.at_s += 4_000
+        owner.turn()
+        owner.deciding.hear_log_time(world.log_time_ns)
+    assert owner.run(59) == []
+    assert [each.reason for each in owner.run(5)] == ["age"]
+
+
+def test_rollout_that_began_after_the_logs_clock_was_set_back_is_young_to_the_next_owner():
+    world = World()
+    world.log_ahead_s = DAY_S
+    world.append(started("r0", group_id="g0"), key="g0")
+    world.log_ahead_s = 0
+    world.append(started("r1", group_id="g1"), key="g1")
+    owner = Owner(world)
+    owner.turn()
+    owner.deciding.hear_log_time(world.log_time_ns)
+    assert owner.run(500) == []

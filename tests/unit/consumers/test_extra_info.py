@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.batches import batch, published, sample
 
-from rolloutlog.consumers.acked import Reached
-from rolloutlog.consumers.collector import Collector, StepSettings
 from rolloutlog.consumers.extra_info import ExtraInfoRefused, NoExtraInfo, assemble_extra_info
-from rolloutlog.consumers.step import Step, shard
+from rolloutlog.consumers.stream.acked import Reached
+from rolloutlog.consumers.stream.collector import Collector, StepSettings
+from rolloutlog.consumers.stream.step import Step, shard
 from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.extra_info import encode_extra_info
 from rolloutlog.eventstore.extra_info_values import decode_value
@@ -298,7 +298,7 @@ def test_step_without_rows_has_no_columns() -> None:
 
 
 def test_step_of_which_a_reward_is_missing_keeps_the_others_columns() -> None:
-    made = batch("g", [with_info("a/0/c", {"acc": 1}), with_info("b/0/c", {"other": 1}, total=None)])
+    made = batch("g", [with_info("g/0/a", {"acc": 1}), with_info("g/0/b", {"other": 1}, total=None)])
     step = collected([(made, 0)], missing_reward="exclude")
     assert list(step.extra_info()) == ["acc"]
     assert list(collected([(made, 0)], missing_reward=0.0).extra_info()) == ["acc", "other"]
@@ -353,7 +353,7 @@ ROWS = st.lists(st.dictionaries(st.sampled_from(["acc", "score", "pred", "cp", "
 @given(rows=ROWS, data=st.data())
 def test_any_split_of_rows_over_batches_and_partitions_gives_the_same_columns(rows: list[Any], data: Any) -> None:
     whole = assemble_extra_info(rows)
-    samples = [with_info(f"r-{index}/0/c", row) for index, row in enumerate(rows)]
+    samples = [with_info(f"row-{index}", row) for index, row in enumerate(rows)]
     cuts = sorted(data.draw(st.sets(st.integers(1, len(rows)))) | {0, len(rows)})
     chunks = [samples[start:end] for start, end in pairwise(cuts)]
     partitions = sorted(data.draw(st.lists(st.integers(0, 7), min_size=len(chunks), max_size=len(chunks))))

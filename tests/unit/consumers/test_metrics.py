@@ -11,7 +11,7 @@ from unit.consumers.folding import Partition
 from rolloutlog.consumers.attribution import AttributionSettings
 from rolloutlog.consumers.batches import Batch
 from rolloutlog.consumers.metrics import Grouped, RewardMetrics, flat_metrics
-from rolloutlog.consumers.step import Step
+from rolloutlog.consumers.stream.step import Step
 from rolloutlog.eventstore.events import Event, PolicyVersionRun
 
 
@@ -160,3 +160,10 @@ def test_metrics_of_a_step_hold_its_evaluations_and_samples_that_ended_filtered(
     found = step.metrics()
     assert (found["train/total/mean"], found["train/total/null"]) == (1.0, 1)
     assert (found["val/reward/final/mean"], found["val/samples"]) == (1.0, 0)
+
+
+@pytest.mark.parametrize("index", [-1, 1])
+def test_sample_of_a_rollout_that_the_batch_does_not_have_counts_for_none(index: int):
+    """Another program may have written it: trainers reject it, and go on."""
+    found = metrics(batch("g", [sample("g/0/a", total=1.0), sample("g/0/b", total=5.0, rollout_index=index)]))
+    assert (found.sample_count, found.total.value) == (1, 1.0)

@@ -19,9 +19,9 @@ import pytest
 from support.batches import assert_ledger_holds, batch, end_records, last_words, records_of, sample
 from support.store import Store
 
-from rolloutlog.consumers import reader_owner, stream_work
 from rolloutlog.consumers.position import PositionRefused
 from rolloutlog.consumers.status import Status, status_record
+from rolloutlog.consumers.stream import reader_owner, work
 from rolloutlog.consumers.trainer import (
     AckRefused,
     BatchStream,
@@ -852,8 +852,8 @@ def test_waiting_says_what_was_passed_over(store, stream_of):
 
 def test_trainer_that_waits_tells_hosts_again_and_again(store, stream_of, monkeypatch):
     """They may hold rollouts back until the trainer's lag is lower, which waits for them."""
-    monkeypatch.setattr(stream_work, "TELL_AFTER_S", 0.1)
-    monkeypatch.setattr(stream_work, "TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(work, "TELL_AFTER_S", 0.1)
+    monkeypatch.setattr(work, "TELL_EVERY_S", 0.1)
     put(store, "a")
     stream = stream_of(clock=lambda: 5, groups_per_step=4)
     with pytest.raises(WaitedTooLong):
@@ -863,7 +863,7 @@ def test_trainer_that_waits_tells_hosts_again_and_again(store, stream_of, monkey
 
 
 def test_trainer_that_asks_often_and_shortly_tells_hosts_too(store, stream_of, monkeypatch):
-    monkeypatch.setattr(stream_work, "TELL_AFTER_S", 0.2)
+    monkeypatch.setattr(work, "TELL_AFTER_S", 0.2)
     stream = stream_of()
     deadline = time.monotonic() + 10
     while not awaited(store):

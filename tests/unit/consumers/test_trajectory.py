@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.building import call, completed, floats, ids, started
+from support.building import call, completed, floats, ids, reward, started
 from unit.consumers.folding import Partition
 
 from rolloutlog.consumers import closing
 from rolloutlog.consumers.batches import decode_part, encode_parts
 from rolloutlog.consumers.samples import Sample, split_calls
-from rolloutlog.eventstore.events import Span, TokenArray
+from rolloutlog.eventstore.events import Span, Target, TokenArray
 
 
 def folded(*calls: Span, merge: str = "trajectory", **options: Any) -> Partition:
@@ -133,6 +133,20 @@ def test_line_that_would_become_too_large_ends_and_another_begins(monkeypatch: p
     monkeypatch.setattr(closing, "LINE_BYTES_MAX", 4 + 3 * 9 + 2 * (4 + 40))
     calls = [turn("a", [1], [2]), turn("b", [1, 2, 3], [4]), turn("c", [1, 2, 3, 4], [5])]
     assert rows(*calls) == [("a", "b"), ("c",)]
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"), [(2 * 420, [("a", "b")]), (2 * 420 - 1, [("a",), ("b",)])], ids=["enough", "a byte less"]
+)
+def test_names_of_rewards_count_for_how_large_a_line_is(
+    monkeypatch: pytest.MonkeyPatch, room: int, expected: list[tuple[str, ...]]
+):
+    """Each call's own row has room for its rewards: that they do not fit into one costs no rollout."""
+    monkeypatch.setattr(closing, "LINE_BYTES_MAX", 4 + 3 * 9 + 2 * (4 + 40) + room)
+    partition = Partition(merge="trajectory")
+    rewards = [reward(at, name="n" * 100, target=Target("span_id", "b")) for at in (3, 4)]
+    partition.add(started(), turn("a", [1], [2]), turn("b", [1, 2, 3], [4], sequence=2), *rewards, completed(5))
+    assert [each.span_ids for each in partition.batch.samples] == expected
 
 
 def test_rollout_with_lines_above_the_limit_is_incomplete(monkeypatch: pytest.MonkeyPatch):

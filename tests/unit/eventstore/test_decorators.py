@@ -159,7 +159,7 @@ def test_decorator_on_a_callable_object_without_name_asks_for_one():
 
 
 def test_decorator_with_an_empty_name_is_refused():
-    with pytest.raises(InvalidEvent, match="text that is not empty"):
+    with pytest.raises(InvalidEvent, match="@operation refused: expected text that is not empty"):
         operation("")
 
 
@@ -188,7 +188,7 @@ def outcomes(published):
         ({}, set()),
         (None, set()),
     ],
-    ids=repr,
+    ids=["float", "int", "numpy", "mapping", "no verdict", "empty mapping", "none"],
 )
 def test_rollout_function_publishes_what_it_returns(published, returned, recorded):
     @rollout_function
@@ -307,8 +307,32 @@ def test_rollout_function_that_finished_its_rollout_itself_may_return_nothing_mo
 
     run = solve.rollout(published.publisher, task_id="t")
     run(None)
-    with pytest.raises(NotOpen, match="is finished"):
+    with pytest.raises(NotOpen, match=r"'solve' finished its rollout before it returned 0\.5; either return"):
         run(0.5)
+    assert outcomes(published) == {("reward", 1.0)}
+
+
+def test_rollout_function_with_parentheses_is_the_same_as_without(published):
+    @rollout_function()
+    def solve(value):
+        return value
+
+    assert solve.rollout(published.publisher, task_id="t")(0.5) == 0.5
+    assert outcomes(published) == {("reward", 0.5)}
+
+
+def test_rollout_function_called_twice_with_one_rollout_id_is_refused(published):
+    """The second rollout of one id would count for nothing, and nobody would be told."""
+
+    @rollout_function
+    def solve(value):
+        return value
+
+    run = solve.rollout(published.publisher, task_id="t", rollout_id="t-1")
+    run(0.5)
+    with pytest.raises(NotOpen, match="rollout t-1 not started: 'solve' has been called with this rollout_id before"):
+        run(1.0)
+    assert [start.rollout_id for start in published.of(RolloutStarted)] == ["t-1"]
 
 
 def test_rollout_function_on_a_generator_is_refused():

@@ -1,7 +1,6 @@
 """What agents hold: blocks, answers, rewards and the end, as events on a log in memory."""
 
 import asyncio
-import contextvars
 import threading
 
 import numpy as np
@@ -493,7 +492,7 @@ def test_reward_that_is_refused_names_the_field_and_leaves_no_gap(published, arg
 
 def test_emit_reward_outside_of_any_rollout_says_so():
     with pytest.raises(NotOpen, match="reward 'reward' not recorded: no rollout's block is open in this context"):
-        contextvars.Context().run(emit_reward, 1.0)  # one of its own: other tests leave blocks of theirs open
+        emit_reward(1.0)
 
 
 def test_emit_reward_in_a_bare_thread_says_how_to_start_one():

@@ -237,3 +237,13 @@ def test_scope_run_in_a_block_has_seen_no_call_and_leaves_no_trace():
     scope.see_call(A, "c1")
     assert scope.run_in_block(A, "x", lambda: (scope.enclosing_span(A), scope.last_call(A, "before"))) == ("x", None)
     assert (scope.enclosing_span(A), scope.last_call(A)) == (None, "c1")
+
+
+@isolated
+def test_leaving_a_rollout_leaves_what_is_still_open_of_it_and_nothing_else():
+    """A block entered by hand and never left must not catch what is emitted after its rollout."""
+    for rollout, span_id in ((A, None), (A, "a1"), (B, None), (B, "b1"), (B, "b2")):
+        scope.enter(rollout, span_id)
+    scope.leave(B, None)
+    assert scope.current_rollout() is A
+    assert (scope.enclosing_span(A), scope.enclosing_span(B)) == ("a1", None)

@@ -5,7 +5,7 @@ from typing import Any
 
 from support.batches import batch, result, sample
 
-from rolloutlog.consumers.step import Step
+from rolloutlog.consumers.stream.step import Step
 from rolloutlog.eventstore.extra_info import encode_extra_info
 
 Info = Mapping[str, Any]

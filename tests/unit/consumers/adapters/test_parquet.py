@@ -54,6 +54,17 @@ def test_row_holds_what_its_sample_holds(tmp_path: Path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("wrong", [{"prompt_ids": b"abcde"}, {"rollout_index": 1}, {"response_mask": b"\x01"}])
+def test_bad_sample_of_another_writer_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: dict[str, Any]
+):
+    """Its tokens would be written as those of the rows that follow."""
+    made = [sample("g/0/a", **wrong), sample("g/0/b", extra_info=b"\xff")]
+    (row,) = rows_of(tmp_path / "a.parquet", batch("g", made))
+    assert (row["sample_id"], row["prompt_ids"], row["response_mask"]) == ("g/0/b", [1, 2], [1, 1, 1])
+    assert f"sample g/0/a of group g is left out: {next(iter(wrong))}: expected" in caplog.text
+
+
 def test_missing_reward_and_log_probs_are_null_and_not_empty(tmp_path: Path):
     made = [sample("g/0/a", total=None, logprobs=None), sample("g/0/b", total=0.0)]
     first, second = rows_of(tmp_path / "a.parquet", batch("g", made))

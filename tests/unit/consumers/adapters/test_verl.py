@@ -20,9 +20,9 @@ from verl.trainer.ppo.reward import extract_reward
 from verl.workers.utils.padding import left_right_2_no_padding
 
 from rolloutlog.consumers.adapters.verl import StepRefused, to_verl
-from rolloutlog.consumers.advantages import group_advantages
-from rolloutlog.consumers.padding import SampleTooLong
-from rolloutlog.consumers.step import Step, shard
+from rolloutlog.consumers.stream.advantages import group_advantages
+from rolloutlog.consumers.stream.padding import SampleTooLong
+from rolloutlog.consumers.stream.step import Step, shard
 from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.events import PolicyVersionRun
 

@@ -25,7 +25,7 @@ from verl.experimental.fully_async_policy.message_queue import MessageQueueClien
 
 from rolloutlog.consumers.adapters.verl import StepRefused
 from rolloutlog.consumers.adapters.verl_queue import StepQueue, to_rollout_samples
-from rolloutlog.consumers.advantages import group_advantages
+from rolloutlog.consumers.stream.advantages import group_advantages
 from rolloutlog.consumers.trainer import WaitedTooLong
 from rolloutlog.eventstore.acks import StepAcknowledged, read_ack
 from rolloutlog.eventstore.errors import InvalidSettings

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rolloutlog.consumers.attribution import (
     settings_from,
 )
 from rolloutlog.consumers.attribution.cases import cases_in, entries_of
+from rolloutlog.consumers.attribution.reasons import Reasons
 from rolloutlog.consumers.attribution.settings import FINALS, LINK_SUBTREES, POLICIES, REDUCES
 
 _SPEC = importlib.util.spec_from_file_location("attribution_reference", Path(__file__).with_name("reference.py"))
@@ -146,6 +148,26 @@ def test_attribution_of_any_log_equals_the_slow_reference(log: list[Entry], conf
         assert got["calls"][call][0] == pytest.approx(step)
         assert got["calls"][call][1] == pytest.approx(final)
         assert got["calls"][call][2] == pytest.approx(total)
+
+
+@settings(max_examples=300, deadline=None)
+@given(LOGS, SETTINGS)
+def test_every_link_that_is_proposed_counts_unless_it_says_that_its_call_is_not_selected(
+    log: list[Entry], config: AttributionSettings
+) -> None:
+    reasons = Reasons(log, config)
+    for reward_id, outcome in attribute(log, config).outcomes.items():
+        words = reasons.words(reward_id, outcome, config.policy, "")
+        proposed = re.search(r"target=\{'span_id': '(\w+)'\}(, though that is not selected)?", words)
+        if proposed is not None:
+            target = ("span_id", proposed[1])
+            changed = [
+                replace(each, target=target) if isinstance(each, RewardEntry) and each.reward_id == reward_id else each
+                for each in log
+            ]
+            then = attribute(changed, config).outcomes[reward_id]
+            assert then.outcome == ("filtered" if proposed[2] else "attributed")
+            assert (then.found or then.calls) == (proposed[1],)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -96,24 +96,28 @@ def test_words_of_a_revised_reward_name_the_one_that_took_its_place():
 
 def test_words_of_a_reward_without_verdict_say_what_makes_it_count():
     assert words(call("c"), reward(value=None)) == (
-        "no_verdict, the scorer gave None: it counts once a reward with a value supersedes it"
+        "no_verdict, the scorer gave None, which counts for nothing: emit another once there is a value"
     )
 
 
 def test_words_of_a_reward_before_every_call_name_the_first_one_to_link():
     assert words(reward(), call("c")) == (
-        "unattributed: no call was recorded before it; link it with target={'span_id': 'c'}, the first one after it"
+        "unattributed: no call was recorded before it; emit it after its call, or link it, e.g. to the first one after "
+        "it, with target={'span_id': 'c'}"
     )
 
 
 def test_words_of_a_reward_in_a_rollout_without_calls_say_so():
-    assert words(reward()) == "unattributed: the rollout has no call"
+    assert words(reward()) == (
+        "unattributed: the rollout has no call: record the policy's answers, with `rollout.call()` and its `record`"
+    )
     assert words(call("c", token_count=0), reward()) == (
-        "unattributed: the rollout has no call: none of its spans of kind call (1) has response token ids"
+        "unattributed: the rollout has no call: none of its spans of kind call (1) has response token ids; record them "
+        "there, or in a gateway under the same response id"
     )
     judge = span("j", "evaluator")
     assert words(judge, call("c", "j"), reward()).endswith(
-        "every call of the rollout is a judge's (beneath an evaluator)"
+        "every call of the rollout is a judge's (beneath an evaluator); open the policy's outside of it"
     )
 
 
@@ -121,8 +125,45 @@ def test_words_of_a_reward_in_another_agent_name_the_last_call_to_link():
     critic = span("critic-1", "agent", name="critic")
     tool = span("run-1", "tool", "critic-1", name="run")
     assert words(SQL, call("c", "sql-1"), critic, tool, reward(parent_id="run-1")) == (
-        "unattributed: no call was recorded before it beneath tool run or what is around that, up to agent critic; "
-        "link it, e.g. to the last call before it of agent sql, with target={'span_id': 'c'}"
+        "unattributed: no call was recorded before it beneath tool run or what is around that, up to agent critic, "
+        "whose block a reward leaves by a target alone; link it, e.g. to the last call before it of agent sql, with "
+        "target={'span_id': 'c'}"
+    )
+
+
+def test_words_of_a_reward_in_an_agents_own_block_name_that_once():
+    critic = span("critic-1", "agent", name="critic")
+    said = "no call was recorded before it beneath agent critic, whose block a reward leaves by a target alone; link it"
+    assert said in words(SQL, call("c", "sql-1"), critic, reward(parent_id="critic-1"))
+
+
+def test_words_of_a_reward_in_a_block_of_its_own_name_that_alone():
+    said = words(SQL, call("c", "sql-1"), span("t", "tool"), reward(parent_id="t"))
+    assert said.startswith("unattributed: no call was recorded before it beneath tool t; link it")
+
+
+def test_words_of_a_reward_in_an_evaluator_say_where_the_climb_began():
+    critic = span("critic-1", "agent", name="critic")
+    said = words(SQL, call("c", "sql-1"), critic, span("j", "evaluator", "critic-1"), reward(parent_id="j"))
+    assert "no call was recorded before it beneath agent critic, around evaluator j, whose block" in said
+
+
+def test_words_of_a_reward_propose_a_call_that_is_selected_where_there_is_one():
+    critic = span("critic-1", "agent", name="critic")
+    entries = [call("a", "sql-1"), call("b", "other"), reward(parent_id="critic-1"), SQL, critic]
+    assert words(*entries, agent="^sql$").endswith(
+        "link it, e.g. to the last selected call before it of agent sql, with target={'span_id': 'a'}"
+    )
+    assert words(*entries, agent="^nobody$").endswith("with target={'span_id': 'b'}, though that is not selected")
+
+
+def test_words_of_a_policy_that_chose_nothing_propose_a_link():
+    entries = [call("c"), reward(parent_id="x")]
+    reasons = Reasons(entries, AttributionSettings())
+    outcome = attribute(entries, AttributionSettings(policy="none")).outcomes["r"]
+    assert reasons.words("r", outcome, "mine:choose", "") == (
+        "unattributed: policy mine:choose chose no call; link it, e.g. to the last call before it, with "
+        "target={'span_id': 'c'}"
     )
 
 
@@ -142,7 +183,7 @@ def test_words_of_a_reward_in_an_evaluator_outside_of_every_block_say_where_to_o
 
 
 def test_words_of_a_reward_whose_parent_was_never_recorded_name_that():
-    assert "beneath its parent 'gone', which was never recorded" in words(call("c", "x"), reward(parent_id="gone"))
+    assert "beneath its parent 'gone' (never recorded); link it" in words(call("c", "x"), reward(parent_id="gone"))
 
 
 def test_words_of_policy_none_say_that_only_targets_count():
@@ -154,7 +195,8 @@ def test_words_of_policy_none_say_that_only_targets_count():
 
 def test_words_of_the_old_matching_say_what_was_missing():
     assert words(reward(), call("c", start=9), policy="first_occurrence") == (
-        "unattributed: no selected call that had ended by its time was still free (policy first_occurrence)"
+        "unattributed: no selected call that had ended by its time was still free (policy first_occurrence); policy "
+        "enclosing goes by where it was emitted, and gives a call any number of rewards"
     )
 
 
@@ -202,7 +244,16 @@ def test_words_of_an_unknown_response_name_those_that_were_recorded():
 
 def test_words_of_a_response_without_tokens_name_its_span():
     entries = [call("c"), call("bare", response_id="x", token_count=0), reward(target=("response_id", "x"))]
-    assert words(*entries) == "unresolved: span bare has response_id 'x', but no response token ids: it is no call"
+    assert words(*entries) == (
+        "unresolved: span bare has response_id 'x', but no response token ids, so it is no call: record them there, or "
+        "in a gateway under the same response id"
+    )
+
+
+def test_words_of_a_response_where_no_call_has_an_id_say_how_to_record_one():
+    assert words(call("c"), reward(target=("response_id", "x"))) == (
+        "unresolved: no call has response_id 'x' or any other: record it with call.record(response_id=...)"
+    )
 
 
 def test_words_of_an_unknown_span_name_the_calls():
@@ -235,6 +286,19 @@ def test_words_of_an_operation_without_calls_before_say_so():
     assert words(CHECK, call("c"), reward(target=target)) == (
         "unresolved: no call beneath the newest operation 'check_query' was recorded before it; none is beneath it at "
         "all; the calls are c"
+    )
+
+
+def test_words_of_an_operation_that_a_skewed_clock_puts_after_the_reward_know_that_it_was_recorded():
+    late = span("check-1", "operation", start=9, name="check_query")
+    said = words(late, call("c"), reward(time_ns=1, target=("operation", "check_query")))
+    assert said.startswith("unresolved: no call beneath the newest operation 'check_query' was recorded before it")
+
+
+def test_words_of_an_operation_in_a_rollout_without_calls_say_what_is_missing():
+    assert words(CHECK, reward(target=("operation", "check_query"))).endswith(
+        "none is beneath it at all; the rollout has no call: record the policy's answers, with `rollout.call()` and "
+        "its `record`"
     )
 
 

@@ -12,7 +12,7 @@ from rolloutlog.consumers.attribution import (
     RewardEntry,
     SpanEntry,
     attribute,
-    explain,
+    explain_recorded,
 )
 
 
@@ -185,7 +185,7 @@ def test_value_taken_by_a_0_3_policy_is_not_weighted() -> None:
 
 
 def test_explain_of_a_filtered_reward_names_the_call_and_that_nothing_moved() -> None:
-    text = explain(RewardEntry("w", 0.2), Outcome("filtered", (), "linked", ("c",)), AttributionSettings())
+    text = explain_recorded(RewardEntry("w", 0.2), Outcome("filtered", (), "linked", ("c",)), ())
     assert text.startswith("reward w (reward 0.2, step): filtered, rule linked found call c, not selected")
     assert text.endswith("handed to no other call")
 

@@ -27,7 +27,25 @@ def test_attribute_json_prints_all_cases_in_file_order_though_some_are_refused()
 def test_attribute_as_text_says_why_a_reward_is_filtered() -> None:
     result = CliRunner().invoke(attribute, [str(CASES)])
     assert result.exit_code == 0
-    assert "filtered, rule enclosing found call c, not selected; handed to no other call" in result.stdout
+    assert (
+        "reward s1 (reward 0.2, step): filtered by exclude_operation=^check_query$: the call found was c, in operation "
+        "check_query; handed to no other call"
+    ) in result.stdout
+
+
+def test_attribute_as_text_says_what_would_have_to_change(tmp_path: Path) -> None:
+    log = [
+        {"type": "span", "id": "c", "kind": "call", "start": 1, "end": 2},
+        {"type": "reward", "id": "w", "value": 1.0, "time": 3, "target": {"response_id": "\x1b[2J"}},
+        {"type": "reward", "id": "f", "value": 1.0, "time": 4, "scope": "rollout"},
+    ]
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps([{"name": "n", "log": log}]))
+    assert CliRunner().invoke(attribute, [str(file)], catch_exceptions=False).stdout.splitlines()[-2:] == [
+        "  reward w (reward 1, step): unresolved: no call has response_id '\\x1b[2J' or any other: record it with "
+        "call.record(response_id=...)",
+        "  reward f (reward 1, rollout): final, it belongs to the rollout and reaches call c",
+    ]
 
 
 def test_attribute_of_a_file_without_cases_fails_and_names_it(tmp_path: Path) -> None:

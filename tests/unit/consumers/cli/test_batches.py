@@ -247,3 +247,26 @@ def test_dump_refuses_partitions_that_the_log_does_not_have(tmp_path: Path):
         rolloutlog, ["batches", "dump", "--log", f"sqlite:///{tmp_path / 'run.db'}", "--partitions", "2"]
     )
     assert "within 0-1" in str(result.exception)
+
+
+def test_dump_says_which_samples_of_another_writer_are_bad_and_prints_the_others(tmp_path: Path):
+    made = closed(call("a", 1), call("b", 2), call("c", 3), call("d", 4))
+    first, second, third, fourth = made.samples
+    bad = [replace(first, rollout_index=7), replace(second, response_ids=b"abc"), replace(third, total=float("nan"))]
+    result = dump(tmp_path, *encode_parts(replace(made, samples=(*bad, fourth))))
+    assert names(result) == [("g", "r/0/d")]
+    assert [line.partition(":")[0] for line in result.stderr.splitlines()] == [
+        f"sample r/0/{name} of group g is bad" for name in "abc"
+    ]
+
+
+def test_dump_writes_what_json_lacks_in_another_writers_batch_as_in_extra_info(tmp_path: Path):
+    made = closed(call("a", 1))
+    (rollout,) = made.rollouts
+    wrong = replace(rollout, final={"a": float("nan"), "b": float("-inf")})
+    sample = replace(made.samples[0], extra_info=b"{")
+    (line,) = map(
+        json.loads,
+        dump(tmp_path, *encode_parts(replace(made, rollouts=(wrong,), samples=(sample,)))).stdout.splitlines(),
+    )
+    assert (line["rollout_final"], line["extra_info"]) == ({"a": {"$nan": True}, "b": {"$inf": -1}}, None)

@@ -189,3 +189,9 @@ def test_explain_with_a_policy_of_the_users_own_asks_it(published, tmp_path: Pat
     monkeypatch.syspath_prepend(tmp_path)
     out = published("own-0", "--policy", "own_rules_of_a_test:pick")[1]
     assert "s       style    0.5  unattributed  c (own_rules_of_a_test:pick)" in out
+
+
+def test_explain_diff_over_a_task_that_nothing_is_published_of_exits_1_and_says_so(published):
+    code, out, err = published("--diff", "enclosing", "nearest", "--task", "other")
+    assert (code, out, err) == (1, "", "nothing to compare: no rollout of task 'other' is published\n")
+    assert published("--diff", "enclosing", "nearest", "--task", "other", "--json")[0] == 1

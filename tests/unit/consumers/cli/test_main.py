@@ -35,6 +35,15 @@ def command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(rolloutlog, "get_command", lambda ctx, name: click.Command(name, callback=fail))
 
 
+def test_help_shows_the_summary_of_every_command_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert code_of(monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert {"assemble", "attribute", "explain", "metrics"} <= {line.split()[0] for line in shown}
+    assert [line for line in shown if line.endswith("...")] == []
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

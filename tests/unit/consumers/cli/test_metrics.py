@@ -50,7 +50,7 @@ def metrics(folder: Path, made: list[Batch], *arguments: str) -> Result:
 def test_table_has_a_line_for_all_and_one_a_name(tmp_path: Path):
     lines = [" ".join(line.split()) for line in metrics(tmp_path, batches()).stdout.splitlines()]
     assert lines == [
-        "reward final step total rewards by outcome (rule)",
+        "reward final step total counts, by outcome (rule)",
         "all 0.375 of 2 2 rollouts, 2 samples",
         "reward 0.25 of 2 - 0.375 of 2 final 2",
         "[bold]style - 0.25 of 1, 1 null 0.25 of 1, 1 null attributed 1 (enclosing 1)",

@@ -8,7 +8,7 @@ from unit.consumers.test_batches import batch, result, sample
 from rolloutlog.consumers.demo.policy import first_weights
 from rolloutlog.consumers.demo.tasks import TASKS, open_shop
 from rolloutlog.consumers.demo.training import learn as learn_step
-from rolloutlog.consumers.step import Step
+from rolloutlog.consumers.stream.step import Step
 from rolloutlog.eventstore.tokens import pack_logprobs, pack_token_ids
 
 
