@@ -2,6 +2,8 @@
 PYTHON ?= python3
 CACHE := $(or $(ROLLOUTLOG_CACHE),$(HOME)/.cache/rolloutlog)
 SEED ?= 0
+# Most tests wait for processes and brokers: two at a time take half as long on two cores.
+SHARED := --numprocesses 2 --dist loadfile
 
 # An environment belongs to one checkout (it holds an editable install) and one set of pins.
 KEY := $(shell { pwd; cat deploy/requirements.txt tests/requirements.txt pyproject.toml; } | cksum | tr ' ' '-')
@@ -22,10 +24,10 @@ demo-kafka: $(RUN)/ready  ## the same on Apache Kafka, which it starts; needs Ja
 	@$(RUN)/bin/rolloutlog demo --kafka
 
 test: $(DEV)/ready  ## tests of every layer, on SQLite and on Apache Kafka
-	$(DEV)/bin/python -m pytest -m "not slow" tests
+	$(DEV)/bin/python -m pytest $(SHARED) -m "not slow" tests
 
 test-all: $(DEV)/ready  ## all tests, those with many kills and seeds too
-	$(DEV)/bin/python -m pytest tests
+	$(DEV)/bin/python -m pytest $(SHARED) tests
 	@if [ -e $(VERL)/ready ]; then $(MAKE) --no-print-directory test-verl; \
 	else echo "SKIPPED: tests with the real torch and verl, which are gigabytes to download; make test-verl runs them"; fi
 

@@ -4,13 +4,16 @@ First of: the servers in `KAFKA_BOOTSTRAP_SERVERS`; a broker started from its ja
 time, Maven. With neither, tests marked `kafka` are skipped and counted in the summary at the end;
 `ROLLOUTLOG_REQUIRE_KAFKA=1` makes that a failure.
 
+Tests that run in several processes (pytest-xdist) have a broker each; the run's own process tells of all of them.
+
 Fixtures  kafka_bootstrap  servers for the whole run, "host:port[,host:port]"; tests use topics and ids of their own
           own_broker       a broker that a module's tests may stop and kill
 """
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pytest
 
@@ -29,6 +32,7 @@ class KafkaInUse:
 
 
 IN_USE = pytest.StashKey[KafkaInUse]()
+OF_WORKERS = pytest.StashKey[list[KafkaInUse]]()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -45,15 +49,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     pytest.skip(reason)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker: hand over what it found."""
+    found = session.config.stash.get(IN_USE, None)
+    if found is not None and hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["kafka"] = asdict(found)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker has ended."""
+    if found := getattr(node, "workeroutput", {}).get("kafka"):
+        node.config.stash.setdefault(OF_WORKERS, []).append(KafkaInUse(**found))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say which Kafka was used, and how many tests had none."""
-    found = config.stash.get(IN_USE, None)
-    if found is None:
-        return
-    if found.used:
-        terminalreporter.write_line(f"kafka: {found.used}")
-    if found.skipped_count:
-        line = f"kafka: {found.skipped_count} TESTS SKIPPED, no Kafka: {found.missing}"
+    own = config.stash.get(IN_USE, None)
+    all_found = [*([] if own is None else [own]), *config.stash.get(OF_WORKERS, [])]
+    for used in dict.fromkeys(found.used for found in all_found if found.used):
+        terminalreporter.write_line(f"kafka: {used}")
+    if skipped_count := sum(found.skipped_count for found in all_found):
+        missing = next(found.missing for found in all_found if found.skipped_count)
+        line = f"kafka: {skipped_count} TESTS SKIPPED, no Kafka: {missing}"
         terminalreporter.write_line(line, red=True, bold=True)
 
 
