@@ -117,6 +117,9 @@ def assemble_extra_info(
     Raises        ExtraInfoRefused, a ValueError, naming all reserved keys, or a row with more than KEYS_MAX;
                   NoExtraInfo, a TypeError, for a row that is no mapping of text; InvalidSettings
     """
+    infos = list(infos)
+    if sample_ids is not None and len(sample_ids) != len(infos):
+        raise InvalidSettings(f"sample_ids: expected {len(infos)}, one per row, got {len(sample_ids)}")
     rows = _rows(infos, sample_ids)
     keys = _keys(rows, sample_ids)
     names, refused = _names(keys, _reserved(reserved), _checked(on_collision))
@@ -149,18 +152,18 @@ def step_extra_info(step: "Step", reserved: Iterable[str], on_collision: str, nu
     columns = _columns(rows, keys, names, numpy_parity=numpy_parity)
     columns.refused_keys = {key: sample_ids[keys[key].first] for key in refused}
     columns.refused_samples = refused_samples
-    _warn(step.number, columns)
+    _warn(step.number, columns, on_collision)
     return columns
 
 
-def _warn(number: int, columns: ExtraInfoColumns) -> None:
+def _warn(number: int, columns: ExtraInfoColumns, on_collision: str) -> None:
     keys, samples = columns.refused_keys, columns.refused_samples
     if keys:
         shown = ", ".join(f"{key!r:.200} (first in {keys[key]})" for key in list(keys)[:NAMED_MAX])
         logger.warning(
             "step %d: extra info without a column, since another has the name, or there are more than %d columns: "
-            '%s%s; samples and rewards stay. Rename them in the scorer, or ask with on_collision="prefix"',
-            number, COLUMNS_MAX, shown, _more(keys),
+            "%s%s; samples and rewards stay. Rename them in the scorer%s",
+            number, COLUMNS_MAX, shown, _more(keys), ', or ask with on_collision="prefix"' * (on_collision == REJECT),
         )  # fmt: skip
     if samples:
         sample_id, why = next(iter(samples.items()))
@@ -291,8 +294,9 @@ def _holds_no_container(encoded: bytes) -> bool:
 
 
 def _reserved(names: Iterable[str]) -> set[str]:
-    names = names if isinstance(names, str) else list(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    iterable = isinstance(names, Iterable) and not isinstance(names, str)
+    names = list(names) if iterable else names
+    if not iterable or not all(isinstance(name, str) for name in names):
         raise InvalidSettings(f"reserved: expected names of columns, got {names!r:.100}")
     return {*RESERVED_KEYS, *names}
 

@@ -1,7 +1,7 @@
 """Samples of batches as a Parquet file: one row a sample, tokens as columns of lists.
 
-The file appears once it is whole: it is written beside it, as `FILE.part`. Memory is that of a row group and of the
-batch that is added.
+The file appears once it is whole: it is written beside it, as `FILE.XXXXXXXX.part`, a name of its own, since two that
+write the same one would mix their rows. Memory is that of a row group and of the batch that is added.
 
 Needs     the extra `parquet`
 Not here  reading batches: consumers.published; the command: consumers.cli.exporting
@@ -9,7 +9,9 @@ Not here  reading batches: consumers.published; the command: consumers.cli.expor
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -76,8 +78,10 @@ logger = logging.getLogger("rolloutlog.parquet")
 class ParquetFile:
     """Writes batches into one file. Use as a context: the file appears at its end, and not when it is left by an error.
 
-    path             overwritten when it is there
+    path             overwritten when it is there; of a link, the file that it leads to
     row_group_bytes  of samples, packed; a row group is written when they are reached
+    Raises           InvalidSettings for what is no file, such as a device; OSError naming the path when it cannot be
+                     written, as on a full disk
     """
 
     def __init__(self, path: Path, *, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
@@ -86,8 +90,15 @@ class ParquetFile:
                 f"row_group_bytes: expected an integer from 1 to {ROW_GROUP_BYTES_MAX}, got {row_group_bytes!r}"
             )
         self.sample_count = 0
+        # a link's own place may be on another disk, and a device that is replaced is gone
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            raise InvalidSettings(
+                f"{path}: expected a file, or a name for one; it is something else, and is left as it is"
+            )
         self._path = path
-        self._part = path.with_name(f"{path.name}.part")
+        self._target = target
+        self._part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
         self._row_group_bytes = row_group_bytes
         self._rows: list[Row] = []
         self._size_bytes = 0
@@ -110,24 +121,50 @@ class ParquetFile:
                 self._write()
 
     def __enter__(self) -> Self:
-        self._writer = pq.ParquetWriter(self._part, SCHEMA, compression="zstd")
+        try:
+            with self._writing():
+                self._writer = pq.ParquetWriter(self._part, SCHEMA, compression="zstd")
+        except BaseException:
+            self._part.unlink(missing_ok=True)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None and self._rows:
-                self._write()
-            self._writer.close()
             if kind is None:
-                os.replace(self._part, self._path)
+                if self._rows:
+                    self._write()
+                with self._writing():
+                    self._writer.close()
+                    _store(self._part)
+                    os.replace(self._part, self._target)
         finally:
+            with suppress(OSError):  # what is wrong is said already
+                self._writer.close()
             self._part.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        self._writer.write_table(pa.Table.from_arrays(_arrays(self._rows), schema=SCHEMA))
+        table = pa.Table.from_arrays(_arrays(self._rows), schema=SCHEMA)
+        with self._writing():
+            self._writer.write_table(table)
         self._rows, self._size_bytes = [], 0
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """pyarrow's errors name the part, or nothing at all: who reads them knows the file."""
+        try:
+            yield
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(error.errno or 0, f"could not be written: {why}", str(self._path)) from error
+
+
+def _store(path: Path) -> None:
+    """Wait until the bytes are on the disk: a file that takes the place of another one must be whole."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def _arrays(rows: Sequence[Row]) -> list[Any]:

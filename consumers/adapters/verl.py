@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
     raise missing(__name__, "verl", error) from error
 
 EXTRA_KEYS = "reward_extra_keys"
+LOG_PROBS = "rollout_log_probs"  # no column of this name, also when a step has no such tensor
 PADDING_UID = ""  # a group of their own: no group has an empty id
 
 logger = logging.getLogger("rolloutlog.trainer")
@@ -66,9 +67,8 @@ def to_verl(
     _check(step, rows_multiple_of)
     padded = step.padded(prompt_tokens, response_tokens, pad_id)
     tensors = _tensors(step, padded)
-    given = {name: object_column(values) for name, values in (columns or {}).items()}
     own = _own_columns(step)
-    _check_columns(step, given, {*tensors, *own})
+    given = _given_columns(step, columns, {*tensors, *own, LOG_PROBS})
     extra = step.extra_info(reserved={*tensors, *own, *given}, on_collision=on_collision)
     data = DataProto.from_dict(
         tensors=tensors, non_tensors={**own, **given, **extra}, meta_info={EXTRA_KEYS: list(extra)}
@@ -114,17 +114,28 @@ def _tensors(step: Step, padded: Padded) -> dict[str, Any]:
         "attention_mask": attention_mask,
         "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
         "response_mask": _long(padded.response_mask),
-        "rm_scores": torch.from_numpy(padded.token_rewards.astype(np.float32)),
+        "rm_scores": torch.from_numpy(_float32(step, padded.token_rewards)),
     }
     lacking = [sample.sample_id for sample in step.samples if sample.logprobs is None]
     if not lacking:
-        tensors["rollout_log_probs"] = torch.from_numpy(padded.logprobs)
+        tensors[LOG_PROBS] = torch.from_numpy(padded.logprobs)
     elif len(lacking) < len(step.samples):
         logger.warning(
             "step %d: %d of %d samples have no log-probs, %s the first; rollout_log_probs is left out for all",
             step.number, len(lacking), len(step.samples), lacking[0],
         )  # fmt: skip
     return tensors
+
+
+def _float32(step: Step, rewards: NDArray[np.float64]) -> NDArray[np.float32]:
+    beyond = np.abs(rewards) > np.finfo(np.float32).max
+    if beyond.any():
+        row, token = np.argwhere(beyond)[0]
+        raise StepRefused(
+            f"step {step.number} refused: sample {step.samples[row].sample_id} has reward {rewards[row, token]}, which "
+            "verl's float32 does not hold; scale it in the scorer, or with a weight of the assembler"
+        )
+    return rewards.astype(np.float32)
 
 
 def _long(array: NDArray[Any]) -> Any:
@@ -151,14 +162,32 @@ def _versions(sample: Sample) -> list[int]:
     return [run.policy_version for run in sample.policy_version_runs if run.policy_version is not None]
 
 
-def _check_columns(step: Step, given: Mapping[str, NDArray[Any]], taken: set[str]) -> None:
-    for name, column in given.items():
+def _given_columns(
+    step: Step, columns: Mapping[str, Sequence[Any]] | None, taken: set[str]
+) -> dict[str, NDArray[np.object_]]:
+    columns = {} if columns is None else columns
+    if not isinstance(columns, Mapping):
+        raise InvalidSettings(f"columns: expected a mapping of names to values, got {type(columns).__name__}")
+    for name, values in columns.items():
+        if not isinstance(name, str):
+            raise InvalidSettings(f"columns: expected names that are text, got {name!r:.100}")
         if name in taken:
             raise InvalidSettings(f"columns: {name!r} is a column that to_verl makes itself; name it otherwise")
-        if len(column) != len(step.samples):
+        count = _count(values)
+        if count != len(step.samples):
+            got = type(values).__name__ if count is None else count
             raise InvalidSettings(
-                f"columns: expected {len(step.samples)} values of {name!r}, one per sample, got {len(column)}"
+                f"columns: expected {len(step.samples)} values of {name!r}, one per sample, got {got}"
             )
+    return {name: object_column(values) for name, values in columns.items()}
+
+
+def _count(values: Any) -> int | None:
+    """None for what has no values by row: text and mappings have a length too."""
+    try:
+        return None if isinstance(values, str | bytes | Mapping) else len(values)
+    except TypeError:
+        return None
 
 
 def _with_padding(data: DataProto, padding_count: int, pad_id: int) -> DataProto:

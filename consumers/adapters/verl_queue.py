@@ -64,7 +64,7 @@ class StepQueue:
         rows_multiple_of: int = 1,
         **stream: Any,
     ) -> None:
-        """Opens nothing.
+        """Opens nothing. Raises InvalidSettings for what `to_verl` would refuse of any step.
 
         groups_per_step    verl's actor.ppo_mini_batch_size × async_training.require_batches, which is what it takes of
                            the queue for a step
@@ -78,14 +78,20 @@ class StepQueue:
         if type(steps) is not int or steps < 1:
             raise InvalidSettings(f"steps_per_version: expected an integer from 1, got {steps_per_version!r}")
         self._steps_per_version = steps
+        if columns is not None and not callable(columns):
+            raise InvalidSettings(
+                f"columns: expected a function of a step, which gives its columns, got {type(columns).__name__}"
+            )
         self._columns = columns
-        self._shape = {
+        self._shape: dict[str, Any] = {
             "prompt_tokens": prompt_tokens,
             "response_tokens": response_tokens,
             "pad_id": pad_id,
             "on_collision": on_collision,
             "rows_multiple_of": rows_multiple_of,
         }
+        # the first step may be an hour away, and a tokenizer without a padding token is known now
+        to_verl(Step(0, (), (), (), (), None), **self._shape)
         self._open = {
             "url": url,
             "groups_per_step": groups_per_step,
@@ -189,6 +195,19 @@ class StepQueue:
         new = path.with_name(f"{path.name}.new")
         new.write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
         os.replace(new, path)
+
+    def start(self, folder: str | os.PathLike[str]) -> None:
+        """Where weights begin anew: go back to what `folder` says, or write it when this is the first time.
+
+        A trainer that failed before its first checkpoint counts versions from 0 again. Reading that went on after what
+        the lost weights were trained on would count on, and find every new group stale.
+
+        Raises  what `save` and `load` raise; InvalidSettings for the folder of another log
+        """
+        if (Path(folder) / STATE_FILE).exists():
+            self.load(folder)
+        else:
+            self.save(folder)
 
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Go back to a checkpoint. Raises what `BatchStream.load_state_dict` raises; OSError when there is no file."""

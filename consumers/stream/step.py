@@ -109,11 +109,6 @@ def shard(step: Step, rank: int, world: int) -> Step:
     Ranks differ by at most one sample; those with fewer get a row of padding. Group indices are the whole step's, so
     that statistics of a group can be put together over ranks. Evaluations go to rank 0.
     """
-    rank, world = plain_integer(rank), plain_integer(world)
-    if type(rank) is not int or type(world) is not int or not 0 <= rank < world:
-        raise InvalidSettings(
-            f"shard: expected a rank from 0 and below its world, got rank {rank!r} of world {world!r}"
-        )
     if step.world != 1 or step.padding_count:
         raise InvalidSettings(f"shard: expected a whole step, got a share of step {step.number}")
     start, end, row_count = share_of(len(step.samples), rank, world)
@@ -125,7 +120,7 @@ def shard(step: Step, rank: int, world: int) -> Step:
         groups=groups,
         evaluations=step.evaluations if rank == 0 else (),
         padding_count=row_count - len(samples),
-        world=world,
+        world=int(world),
     )
 
 
@@ -142,7 +137,12 @@ def shard_rows(values: NDArray[Any], rank: int, world: int) -> NDArray[Any]:
 
 
 def share_of(row_count: int, rank: int, world: int) -> tuple[int, int, int]:
-    """Where a rank's rows begin and end, and how many rows each rank has, padding included."""
+    """Where a rank's rows begin and end, and how many rows each rank has, padding included. Raises InvalidSettings."""
+    rank, world = plain_integer(rank), plain_integer(world)
+    if type(rank) is not int or type(world) is not int or not 0 <= rank < world:
+        raise InvalidSettings(
+            f"shard: expected a rank from 0 and below its world, got rank {rank!r} of world {world!r}"
+        )
     fewest, more = divmod(row_count, world)
     start = rank * fewest + min(rank, more)
     return start, start + fewest + (rank < more), fewest + (more > 0)

@@ -198,6 +198,7 @@ def test_row_with_10_000_keys_is_refused_by_name() -> None:
     ("given_settings", "message"),
     [
         ({"reserved": "uid"}, "reserved: expected names of columns, got 'uid'"),
+        ({"reserved": None}, "reserved: expected names of columns, got None"),
         ({"reserved": [1]}, r"reserved: expected names of columns, got \[1\]"),
         ({"on_collision": "drop"}, "on_collision: expected reject or prefix, got 'drop'"),
     ],
@@ -366,3 +367,23 @@ def test_any_split_of_rows_over_batches_and_partitions_gives_the_same_columns(ro
         assert same(found[name].tolist(), column.tolist())
         assert list(map(type, found[name])) == list(map(type, column))
         assert found.present[name].tolist() == whole.present[name].tolist()
+
+
+def test_share_of_extra_info_for_a_rank_that_is_none_is_refused() -> None:
+    """A rank counted from 1 would get no rows, and nobody would see it."""
+    columns = assemble_extra_info([{"acc": 1.0}, {"acc": 0.0}])
+    for rank, world in ((2, 2), (-1, 2), (0, 0), ("0", 2)):
+        with pytest.raises(InvalidSettings, match="expected a rank from 0 and below its world"):
+            columns.shard(rank, world)  # type: ignore[arg-type]
+
+
+def test_sample_ids_of_another_number_of_rows_are_refused() -> None:
+    with pytest.raises(InvalidSettings, match="sample_ids: expected 2, one per row, got 1"):
+        assemble_extra_info([{"acc": 1.0}, {"uid": 2}], sample_ids=["a"])
+
+
+def test_warning_of_a_prefixed_name_that_is_taken_does_not_advise_the_prefix(caplog: pytest.LogCaptureFixture) -> None:
+    made = step_of({"uid": 1}, {"reward/uid": 2})
+    assert list(made.extra_info(on_collision="prefix")) == ["reward/uid"]
+    assert "Rename them in the scorer" in caplog.text
+    assert "on_collision" not in caplog.text

@@ -1,6 +1,8 @@
 """Samples as a Parquet file, read back with the real pyarrow."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -160,3 +162,53 @@ def test_page_reads_what_was_exported_and_names_every_column(tmp_path: Path):
     assert done.stdout == "{'sample_id': 'g/0/0', 'response_ids': [3, 4, 5], 'total': 1.0}\n", done.stderr
     for name in SCHEMA.names:
         assert f"`{name}`" in page, name
+
+
+def test_two_exports_of_one_file_at_once_do_not_mix_their_rows(tmp_path: Path):
+    path = tmp_path / "a.parquet"
+    with ParquetFile(path, row_group_bytes=1) as first:
+        first.add(batch("g", 3))
+        with ParquetFile(path, row_group_bytes=1) as second:
+            second.add(batch("h", 1))
+            first.add(batch("i", 1))
+        assert [row["group_id"] for row in pq.read_table(path).to_pylist()] == ["h"]
+    assert [row["group_id"] for row in pq.read_table(path).to_pylist()] == ["g", "g", "g", "i"]
+    assert [each.name for each in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_full_disk_is_said_of_the_file_and_an_older_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "a.parquet"
+    rows_of(path, batch("g", 1))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(OSError, match="could not be written: No space left on device") as caught:
+        rows_of(path, batch("h", 1))
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+    assert [each.name for each in tmp_path.iterdir()] == ["a.parquet"]
+    assert pq.read_table(path).to_pylist()[0]["group_id"] == "g"
+
+
+def test_export_into_a_folder_that_is_not_there_names_the_file(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="could not be written: No such file") as caught:
+        rows_of(tmp_path / "no/a.parquet")
+    assert caught.value.filename == f"{tmp_path}/no/a.parquet"
+
+
+def test_file_that_a_link_leads_to_is_overwritten_and_the_link_stays(tmp_path: Path):
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "a.parquet"
+    link.symlink_to(tmp_path / "disk/b.parquet")
+    assert len(rows_of(link, batch("g", 1))) == 1
+    assert link.is_symlink()
+    assert [each.name for each in (tmp_path / "disk").iterdir()] == ["b.parquet"]
+
+
+def test_what_is_no_file_is_refused_and_stays(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidSettings, match="expected a file"):
+        rows_of(pipe)
+    assert pipe.is_fifo()

@@ -218,3 +218,26 @@ def test_share_of_a_step_and_unknown_settings_are_refused():
         converted(step(GROUPS), on_collision="drop")
     with pytest.raises(InvalidSettings, match="rows_multiple_of"):
         converted(step(GROUPS), rows_multiple_of=0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"w": "xyz"}, "3 values of 'w', one per sample, got str"),
+        ({"w": 3}, "3 values of 'w', one per sample, got int"),
+        ({"w": [1]}, "3 values of 'w', one per sample, got 1"),
+        ({3: [1, 2, 3]}, "names that are text, got 3"),
+        ([("w", [1, 2, 3])], "a mapping of names to values, got list"),
+        ({"rollout_log_probs": [1, 2, 3]}, "makes itself"),
+    ],
+)
+def test_columns_that_are_no_values_by_row_are_refused_saying_what_came(columns, text):
+    """Also a name that is free in this step alone, for want of log-probs."""
+    with pytest.raises(InvalidSettings, match=text):
+        converted(step({"a": [1.0, 0.0], "b": [0.5]}, logprobs=None), columns=columns)
+
+
+def test_reward_beyond_float32_is_refused_by_name():
+    """It would be infinite, and the loss of the whole step with it."""
+    with pytest.raises(StepRefused, match=r"sample a-1/0/c has reward -1e\+300, which verl's float32 does not hold"):
+        converted(step({"a": [1.0, -1e300]}))

@@ -69,12 +69,13 @@ def test_trainer_of_the_second_file_saves_and_loads_where_reading_goes_on_with_i
         monkeypatch.setattr(base, "_save_checkpoint", lambda self: saved.append(self.current_param_version))
         monkeypatch.setattr(base, "load_checkpoint", load_checkpoint)
 
-        def started() -> Any:
+        def started(**resume: str) -> Any:
+            resume = resume or {"resume_mode": "auto"}
             made = object.__new__(recipe["Trainer"].__ray_metadata__.modified_class)
             made.required_samples, made.trigger_parameter_sync_step, made.current_param_version = 1, 2, 0
             made.config = SimpleNamespace(
                 data=SimpleNamespace(max_prompt_length=3, max_response_length=4),
-                trainer=SimpleNamespace(default_local_dir=str(tmp_path / "checkpoints")),
+                trainer=SimpleNamespace(default_local_dir=str(tmp_path / "checkpoints"), **resume),
             )
             made.tokenizer = SimpleNamespace(pad_token_id=0)
             made.set_message_queue_client(None)
@@ -85,6 +86,10 @@ def test_trainer_of_the_second_file_saves_and_loads_where_reading_goes_on_with_i
             sample, _ = asyncio.run(trainer.message_queue_client.get_sample())
             return str(cloudpickle.loads(sample).sample_id)
 
+        failed = started()
+        assert [take(failed), take(failed)] == ["a", "b"]
+        failed.message_queue_client.close()
+
         trainer = started()
         assert [take(trainer), take(trainer)] == ["a", "b"]
         trainer.current_param_version = 1
@@ -94,6 +99,12 @@ def test_trainer_of_the_second_file_saves_and_loads_where_reading_goes_on_with_i
         assert take(trainer) == "c"
         trainer.message_queue_client.close()
 
+        moved = (tmp_path / "checkpoints/global_step_1").rename(tmp_path / "global_step_1")
+        again = started(resume_mode="resume_path", resume_from_path=str(moved))
+        assert take(again) == "c"
+        again.message_queue_client.close()
+
+        moved.rename(tmp_path / "checkpoints/global_step_1")
         again = started()
         assert take(again) == "c"
         again.message_queue_client.close()

@@ -252,3 +252,31 @@ def test_sample_without_what_the_trainer_needs_is_refused_by_name(lacking, text)
 def test_steps_per_version_below_1_are_refused():
     with pytest.raises(InvalidSettings, match="steps_per_version"):
         StepQueue("sqlite:///none.db", groups_per_step=2, max_staleness=None, steps_per_version=0, **SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"pad_id": None}, "pad_id"),
+        ({"on_collision": "drop"}, "on_collision"),
+        ({"rows_multiple_of": 0}, "rows_multiple_of"),
+        ({"columns": {"data_source": ["a"]}}, "columns: expected a function of a step"),
+    ],
+)
+def test_queue_with_settings_that_no_step_could_be_made_with_is_refused_before_any_comes(given: Any, text: str):
+    with pytest.raises(InvalidSettings, match=text):
+        StepQueue("sqlite:///never-opened.db", groups_per_step=1, max_staleness=None, **{**SHAPE, **given})
+
+
+def test_trainer_that_fails_before_its_first_checkpoint_starts_where_it_started_and_at_version_0(store, tmp_path):
+    put(store, {name: [1.0, 0.0] for name in "abcdef"})
+    for _ in range(2):
+        queue = queue_of(store)
+        try:
+            queue.start(tmp_path / "global_step_0")
+            taken = [cloudpickle.loads(asyncio.run(queue.get_sample())[0]).sample_id for _ in range(5)]
+            assert taken == ["a", "b", "c", "d", "e"]
+            assert queue.stream.state_dict()["policy_version"] == 2
+        finally:
+            queue.close()
+    assert json.loads((tmp_path / "global_step_0/rolloutlog.json").read_text())["step"] == 0

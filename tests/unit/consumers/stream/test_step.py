@@ -8,7 +8,7 @@ from support.batches import batch, sample
 from support.building import floats, ids
 
 from rolloutlog.consumers.stream.padding import SampleTooLong
-from rolloutlog.consumers.stream.step import Step, shard
+from rolloutlog.consumers.stream.step import Step, shard, shard_rows
 from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.events import PolicyVersionRun
 
@@ -199,3 +199,10 @@ def test_shard_of_a_share_is_refused():
 def test_padded_leaves_logprobs_of_tool_tokens_as_recorded():
     made = sample(response_mask=b"\x01\x00\x01", logprobs=floats(-0.5, 0.0, -1.0))
     assert step(batch("g", [made])).padded(2, 3, 0).logprobs.tolist() == [[-0.5, 0.0, -1.0]]
+
+
+@pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), ("0", 2), (0, 1.0), (True, 2)])
+def test_share_of_rows_for_a_rank_that_is_none_is_refused(rank, world):
+    """It would be all padding, and a rank would train on nothing without a word."""
+    with pytest.raises(InvalidSettings, match="expected a rank from 0 and below its world"):
+        shard_rows(np.arange(4), rank, world)
