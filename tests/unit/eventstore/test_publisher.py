@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
+from statistics import median
 
 import pytest
 from support.memory_log import MemoryLog
@@ -390,17 +391,15 @@ def test_import_loads_no_heavy_package():
 
 
 def test_import_takes_at_most_two_and_a_half_times_numpy():
-    """In processor time, the least of several runs taken in turns: the rest of the machine must not decide."""
+    """In processor time, by the middle one of several pairs taken in turns: the rest of the machine must not decide."""
 
     def run_s(module: str) -> float:
         code = f"import time; t = time.process_time(); import {module}; print(time.process_time() - t)"
         return float(subprocess.check_output([sys.executable, "-c", code]))
 
-    ours_s = numpy_s = float("inf")
-    for _ in range(10):
-        ours_s, numpy_s = min(ours_s, run_s("rolloutlog.eventstore")), min(numpy_s, run_s("numpy"))
-    print(f"rolloutlog.eventstore {ours_s * 1e3:.0f} ms, numpy {numpy_s * 1e3:.0f} ms, ratio {ours_s / numpy_s:.2f}")
-    assert ours_s <= 2.5 * numpy_s
+    ratio = median(run_s("rolloutlog.eventstore") / run_s("numpy") for _ in range(11))
+    print(f"rolloutlog.eventstore / numpy: {ratio:.2f}")
+    assert ratio <= 2.5
 
 
 def test_end_run_publishes_one_end_to_each_partition(published):
