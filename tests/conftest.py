@@ -1,5 +1,7 @@
 """Fixtures and hooks for all tests."""
 
+# Its plugin imports this for the summary, from so deep a stack that Python 3.11 can fail to compile it there.
+import hypothesis.internal.observability  # noqa: F401
 from kafka_fixture import (
     kafka_bootstrap,
     own_broker,
