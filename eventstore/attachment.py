@@ -4,14 +4,10 @@ Its events come from a source of its own, called after the ref. They nest below 
 """
 
 from collections.abc import Callable
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from rolloutlog.eventstore import scope as _scope
-from rolloutlog.eventstore.errors import StoreError
 from rolloutlog.eventstore.host import Host
-from rolloutlog.eventstore.recorder import Recorder, add_fault
+from rolloutlog.eventstore.recorder import Recorder
 from rolloutlog.eventstore.ref import RolloutRef
 from rolloutlog.eventstore.scope import NotOpen
 from rolloutlog.eventstore.source import Source
@@ -54,29 +50,8 @@ class Attachment(Recorder):
     def _must_name(self, scope: Any) -> bool:
         return True
 
-    def __enter__(self) -> Self:
-        self._enter()
-        return self
+    def _end_block(self, error: BaseException | None) -> None:
+        self._end_source(None if error is None else "the attachment ended")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave()
-        try:
-            self._end_source(None if error is None else "the attachment ended")
-        except Exception as fault:
-            if error is None:
-                with suppress(StoreError):
-                    self._end_source("the attachment ended")  # whoever awaits it waits for no more than its end
-                raise
-            add_fault(error, fault)
-        finally:
-            _scope.forget(self)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
+    def _end_block_that_failed(self, fault: Exception) -> None:
+        self._end_source("the attachment ended")  # whoever awaits it waits for no more than its end

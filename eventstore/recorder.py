@@ -13,8 +13,10 @@ Not here    blocks: eventstore.spans; a rollout's start and end: eventstore.roll
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import RLock
-from typing import Any, Unpack, cast
+from types import TracebackType
+from typing import Any, Self, Unpack, cast
 
 import numpy as np
 
@@ -355,8 +357,7 @@ class Recorder:
             "extra_info": encoded if extra_info else b"",
         }
 
-    def _enter(self) -> None:
-        """Its own block is entered."""
+    def __enter__(self) -> Self:
         with self._free_lock("entering its block"):
             self._require_open("entering its block")
             if self._entered:
@@ -365,12 +366,40 @@ class Recorder:
             self._entered = True
         _scope.enter(self, None)
         self._beats = begin_beats(self._pulse.interval_s, self._beat, lambda: self._source.event_count)
+        return self
 
-    def _leave(self) -> None:
-        """Its own block is left."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         _scope.leave(self, None)
         if self._beats is not None:
             self._beats.end()
+        try:
+            self._end_block(error)
+        except Exception as fault:
+            if error is None:
+                with suppress(StoreError):
+                    self._end_block_that_failed(fault)
+                raise
+            add_fault(error, fault)
+        finally:
+            _scope.forget(self)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def _end_block(self, error: BaseException | None) -> None:
+        """Its own block is left, by `error` or without one."""
+        raise NotImplementedError
+
+    def _end_block_that_failed(self, fault: Exception) -> None:
+        """`_end_block` raised `fault`, which goes on."""
+        raise NotImplementedError
 
     def _beat(self) -> None:
         if not self.finished:

@@ -10,20 +10,18 @@ Not here  recording: eventstore.recorder; blocks within a rollout: eventstore.sp
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rolloutlog.eventstore import forks
 from rolloutlog.eventstore import scope as _scope
 from rolloutlog.eventstore.checks import refused, say_where
 from rolloutlog.eventstore.conversation import Conversation
-from rolloutlog.eventstore.errors import InvalidEvent, StoreError
+from rolloutlog.eventstore.errors import InvalidEvent
 from rolloutlog.eventstore.events import COMPLETED, FAILED, ROLLOUT, RewardRecorded, RolloutCompleted, RolloutStarted
 from rolloutlog.eventstore.group import Group
 from rolloutlog.eventstore.host import Host
 from rolloutlog.eventstore.outbox import Entry
-from rolloutlog.eventstore.recorder import Recorder, RewardValue, add_fault
+from rolloutlog.eventstore.recorder import Recorder, RewardValue
 from rolloutlog.eventstore.ref import RolloutRef, check_name
 from rolloutlog.eventstore.rewards import REWARD_NAME
 from rolloutlog.eventstore.scope import NotOpen
@@ -204,32 +202,11 @@ class Rollout(Recorder):
             say_where(refusal, RolloutCompleted.record, self.rollout_id, self.attempt)
             raise
 
-    def __enter__(self) -> Self:
-        self._enter()
-        return self
+    def _end_block(self, error: BaseException | None) -> None:
+        if self._is_forked:
+            self._end_source(None if error is None else "the rollout's block was left")
+        elif not self.finished:
+            self.finish(status=COMPLETED if error is None else FAILED, error=error)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave()
-        try:
-            if self._is_forked:
-                self._end_source(None if error is None else "the rollout's block was left")
-            elif not self.finished:
-                self.finish(status=COMPLETED if error is None else FAILED, error=error)
-        except Exception as fault:
-            if error is None:
-                with suppress(StoreError):
-                    self.finish(status=FAILED, error=fault)
-                raise
-            add_fault(error, fault)
-        finally:
-            _scope.forget(self)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
+    def _end_block_that_failed(self, fault: Exception) -> None:
+        self.finish(status=FAILED, error=fault)

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from math import isfinite, isnan
 from pathlib import Path
@@ -84,16 +84,9 @@ async def _print(configuration: Configuration, lines: Lines, follow: bool) -> No
 
 
 async def _print_all(log: Log, partitions: list[int], lines: Lines, shown: Bars) -> None:
-    spans = await log.ranges(BATCHES, partitions)
-    total, done = sum(span.end - span.first for span in spans.values()), 0
-    for partition in partitions:
-        span = spans[partition]
-        async with aclosing(read_published(log, partition, on_refused=say_refused)) as found:
-            async for published in found:
-                if published.batch is not None:
-                    _print_batch(published.batch, lines)
-                shown.tell("batches", min(total, done + published.end - span.first), total)
-        done += span.end - span.first
+    async with aclosing(each_batch(log, partitions, shown)) as found:
+        async for batch in found:
+            _print_batch(batch, lines)
 
 
 def _print_batch(batch: Batch, lines: Lines) -> None:
@@ -111,12 +104,21 @@ def _say_unavailable(error: LogUnavailable, wait_s: float) -> None:
     click.echo(f"{error}; trying again in {wait_s:.1f} s", err=True)
 
 
-async def read_batches(log: Log, partition: int) -> AsyncIterator[Batch]:
-    """All batches of a partition up to its end now, whole. Records that are none are reported and passed over."""
-    async with aclosing(read_published(log, partition, on_refused=say_refused)) as found:
-        async for published in found:
-            if published.batch is not None:
-                yield published.batch
+async def each_batch(log: Log, partitions: Sequence[int], shown: Bars) -> AsyncGenerator[Batch, None]:
+    """All batches of these partitions up to their ends as of now, by partition and offset.
+
+    Records that are none are reported and passed over. Leaving early: as `eventstore.log.reading` says.
+    """
+    spans = await log.ranges(BATCHES, partitions)
+    total, done = sum(span.end - span.first for span in spans.values()), 0
+    for partition in partitions:
+        span = spans[partition]
+        async with aclosing(read_published(log, partition, on_refused=say_refused)) as found:
+            async for published in found:
+                if published.batch is not None:
+                    yield published.batch
+                shown.tell("batches", min(total, done + published.end - span.first), total)
+        done += span.end - span.first
 
 
 def say_refused(record: Record, error: InvalidEvent) -> None:

@@ -4,7 +4,6 @@ Two rollout hosts, an assembler and a trainer run as processes of their own; thi
 """
 
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -21,7 +20,7 @@ from rolloutlog.consumers.demo.display import Display
 from rolloutlog.consumers.demo.loop import Demo, Result, run_demo
 from rolloutlog.consumers.demo.settings import SOLVED, STEPS_MAX
 from rolloutlog.consumers.demo.summary import read_end, show_end
-from rolloutlog.eventstore.errors import InvalidSettings, LogUnavailable
+from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.log import parse_url
 
 BROKER_FOLDER = "kafka"
@@ -78,11 +77,8 @@ def _run(demo: Demo, console: Console) -> Result:
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is None:
-        folder = Path(tempfile.mkdtemp(prefix="rolloutlog-demo-"))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="rolloutlog-demo-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
         return
     try:
         keep.mkdir(parents=True, exist_ok=True)
@@ -101,15 +97,9 @@ def _log(url: str | None, kafka: bool, folder: Path) -> Iterator[str]:
     if not kafka:
         yield url or f"sqlite:///{folder / 'demo.db'}"
         return
-    from rolloutlog.deploy.kafka import Broker, BrokerError, KafkaMissing
+    from rolloutlog.consumers.cli.dev_broker import started
 
-    try:
-        broker = Broker.start(folder / BROKER_FOLDER)
-    except KafkaMissing as error:
-        raise InvalidSettings(str(error)) from error
-    except BrokerError as error:
-        raise LogUnavailable(str(error)) from error
-    with broker:
+    with started(folder / BROKER_FOLDER) as broker:
         click.echo(f"Kafka on {broker.bootstrap}, ready in {broker.start_s:.1f} s")
         yield f"kafka://{broker.bootstrap}/{PREFIX}"
 

@@ -8,7 +8,6 @@ Order     port, folder, jars (the first time Maven fetches them), start, topics,
 
 import fcntl
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -72,7 +71,7 @@ def dev_broker(port: int, data: Path | None, version: str | None, prefix: str | 
             )
         folder = stack.enter_context(_folder(data))
         _fetch_jars()
-        broker = stack.enter_context(_started(folder, port))
+        broker = stack.enter_context(started(folder, port))
         stop = Event()
         for name in (signal.SIGINT, *ENDING):
             signal.signal(name, lambda *_: stop.set())
@@ -112,11 +111,8 @@ def _say_how(broker: Broker, data: Path | None, port: int, prefix: str | None) -
 def _folder(data: Path | None) -> Iterator[Path]:
     """The folder for the broker's files, ours alone for as long as the block runs."""
     if data is None:
-        folder = Path(tempfile.mkdtemp(prefix="rolloutlog-broker-"))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="rolloutlog-broker-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
         return
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -137,7 +133,8 @@ def _folder(data: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _started(folder: Path, port: int) -> Iterator[Broker]:
+def started(folder: Path, port: int | None = None) -> Iterator[Broker]:
+    """A broker with its files in `folder`; `port` None = a free one. Raises InvalidSettings, LogUnavailable."""
     try:
         broker = Broker.start(folder, port=port)
     except KafkaMissing as error:

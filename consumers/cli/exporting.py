@@ -5,10 +5,9 @@ from pathlib import Path
 
 import click
 
-from rolloutlog.consumers.cli.batches import say_refused
+from rolloutlog.consumers.cli.batches import each_batch
 from rolloutlog.consumers.cli.configuration import Configuration, parse_partitions
 from rolloutlog.consumers.cli.progress import bars
-from rolloutlog.consumers.published import read_published
 from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.log import BATCHES, open_log
 
@@ -22,17 +21,10 @@ async def export(configuration: Configuration, path: Path) -> None:
     log = await open_log(configuration.url())
     try:
         partitions = parse_partitions(configuration.partitions, await log.partitions(BATCHES))
-        spans = await log.ranges(BATCHES, partitions)
-        total, done = sum(span.end - span.first for span in spans.values()), 0
         with bars() as shown, ParquetFile(path) as file:
-            for partition in partitions:
-                span = spans[partition]
-                async with aclosing(read_published(log, partition, on_refused=say_refused)) as found:
-                    async for published in found:
-                        if published.batch is not None:
-                            file.add(published.batch)
-                        shown.tell("batches", min(total, done + published.end - span.first), total)
-                done += span.end - span.first
+            async with aclosing(each_batch(log, partitions, shown)) as found:
+                async for batch in found:
+                    file.add(batch)
     finally:
         await log.close()
     click.echo(f"{path}: {file.sample_count} samples")

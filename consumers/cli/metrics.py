@@ -12,14 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from rolloutlog.consumers.attribution import OUTCOMES
+from rolloutlog.consumers.cli.batches import each_batch
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.options import log_option, run, settings_option
 from rolloutlog.consumers.cli.progress import bars
 from rolloutlog.consumers.explaining.columns import many
 from rolloutlog.consumers.metrics import GROUPINGS, Grouped, Key, Mean, NameMetrics, RewardMetrics
-from rolloutlog.consumers.published import read_published
-from rolloutlog.eventstore.errors import InvalidEvent
-from rolloutlog.eventstore.log import BATCHES, Record, open_log
+from rolloutlog.eventstore.log import BATCHES, open_log
 
 PIPED_WIDTH = 200
 
@@ -48,25 +47,14 @@ async def _read(configuration: Configuration, by: str | None) -> tuple[dict[Key,
     log = await open_log(configuration.url())
     try:
         partitions = parse_partitions(configuration.partitions, await log.partitions(BATCHES))
-        spans = await log.ranges(BATCHES, partitions)
-        total, done = sum(span.end - span.first for span in spans.values()), 0
         grouped = Grouped(by)
         with bars() as shown:
-            for partition in partitions:
-                span = spans[partition]
-                async with aclosing(read_published(log, partition, on_refused=_say_refused)) as batches:
-                    async for published in batches:
-                        if published.batch is not None:
-                            grouped.add(published.batch)
-                        shown.tell("batches", min(total, done + published.end - span.first), total)
-                done += span.end - span.first
+            async with aclosing(each_batch(log, partitions, shown)) as found:
+                async for batch in found:
+                    grouped.add(batch)
         return grouped.metrics(), log.url
     finally:
         await log.close()
-
-
-def _say_refused(record: Record, error: InvalidEvent) -> None:
-    click.echo(f"offset {record.partition}:{record.offset}: {error}", err=True)
 
 
 def _print(found: dict[Key, RewardMetrics], by: str | None) -> None:

@@ -5,14 +5,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from support.batches import assert_ledger_holds, batch, end_records, last_words, published_ids, records_of
+from support.batches import assert_ledger_holds, last_words, published_ids
 from support.store import Store
+from unit.consumers.streams import end_run, put
 
 from rolloutlog.consumers.stream import work
 from rolloutlog.consumers.stream.prefetch import readable_offsets
@@ -23,38 +23,6 @@ from rolloutlog.eventstore.log import ACKS, BATCHES, open_log
 from rolloutlog.eventstore.scope import NotOpen
 
 pytestmark = pytest.mark.timeout(60)
-
-Open = Callable[..., BatchStream]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(f"sqlite:///{tmp_path}/log.db", partitions=2) as opened:
-        yield opened
-
-
-@pytest.fixture
-def stream_of(store: Store) -> Iterator[Open]:
-    """Open a stream on the store; all are closed at the end."""
-    opened: list[BatchStream] = []
-
-    def open_(**given: Any) -> BatchStream:
-        settings = {"groups_per_step": 2, "max_staleness": None, "missing_reward": "exclude", "wait_s": 10.0, **given}
-        opened.append(BatchStream.open(store.url, **settings))
-        return opened[-1]
-
-    yield open_
-    for stream in opened:
-        stream.close()
-
-
-def put(store: Store, *names: str, partition: int = 0, **given: Any) -> None:
-    """Groups of these names, two samples each."""
-    store.append([record for name in names for record in records_of(batch(name, **given), partition)])
-
-
-def end_run(store: Store) -> None:
-    store.append(end_records(store.partitions))
 
 
 def cut_all(store: Store) -> None:
