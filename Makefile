@@ -3,7 +3,8 @@ PYTHON ?= python3
 CACHE := $(or $(ROLLOUTLOG_CACHE),$(HOME)/.cache/rolloutlog)
 SEED ?= 0
 # Most tests wait for processes and brokers: two at a time take half as long on two cores.
-SHARED := --numprocesses 2 --dist loadfile
+# tests/verl has an environment of its own, and a target of its own that says when it is left out.
+SHARED := --numprocesses 2 --dist loadfile --ignore tests/verl
 
 # An environment belongs to one checkout (it holds an editable install) and one set of pins.
 KEY := $(shell { pwd; cat deploy/requirements.txt tests/requirements.txt pyproject.toml; } | cksum | tr ' ' '-')
@@ -29,10 +30,10 @@ test: $(DEV)/ready  ## tests of every layer, on SQLite and on Apache Kafka
 test-all: $(DEV)/ready  ## all tests, those with many kills and seeds too
 	$(DEV)/bin/python -m pytest $(SHARED) tests
 	@if [ -e $(VERL)/ready ]; then $(MAKE) --no-print-directory test-verl; \
-	else echo "SKIPPED: tests with the real torch and verl, which are gigabytes to download; make test-verl runs them"; fi
+	else echo "SKIPPED: tests/verl, with the real torch and verl, which are gigabytes to download; make test-verl runs it"; fi
 
 test-verl: $(VERL)/ready  ## tests of the adapters with the real torch and verl; downloads some 3 GB the first time
-	$(VERL)/bin/python -m pytest tests/unit/consumers/adapters
+	$(VERL)/bin/python -m pytest tests/verl tests/unit/consumers/adapters
 
 check: $(DEV)/ready  ## format, lint, types, and the tests that need no broker
 	$(DEV)/bin/ruff format --check .

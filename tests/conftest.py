@@ -1,7 +1,7 @@
 """Fixtures and hooks for all tests."""
 
-# Its plugin imports this for the summary, from so deep a stack that Python 3.11 can fail to compile it there.
-import hypothesis.internal.observability  # noqa: F401
+from contextlib import suppress
+
 from kafka_fixture import (
     kafka_bootstrap,
     own_broker,
@@ -10,6 +10,10 @@ from kafka_fixture import (
     pytest_terminal_summary,
     pytest_testnodedown,
 )
+
+# Hypothesis' plugin imports this for the summary, from so deep a stack that Python 3.11 can fail to compile it there.
+with suppress(ModuleNotFoundError):  # the environment of tests/verl has none
+    import hypothesis.internal.observability  # noqa: F401
 
 __all__ = [
     "kafka_bootstrap",

@@ -19,7 +19,7 @@ verl = pytest.importorskip("verl", reason="verl and torch are large, and not ins
 
 from ray import cloudpickle  # noqa: E402
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs/verl.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/verl.md").read_text(encoding="utf-8")
 
 pytestmark = pytest.mark.timeout(180)
 
