@@ -4,13 +4,13 @@ Not here  the text of a committed position: consumers.position
 """
 
 import logging
+from contextlib import suppress
 
 from rolloutlog.consumers.origin import Origin, origin_of
 from rolloutlog.consumers.position import PositionRefused, Progress, from_position
 from rolloutlog.eventstore.errors import InvalidEvent, OffsetOutOfRange, StoreError
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, Log, Owner, Range
-
-FETCH_WAIT_S = 0.1
+from rolloutlog.eventstore.log.reading import read_range
 
 logger = logging.getLogger("rolloutlog.assembler")
 
@@ -59,26 +59,20 @@ async def _last_trigger(log: Log, partition: int) -> int:
 async def last_origin(log: Log, topic: str, partition: int) -> Origin | None:
     """Where the last output of a partition comes from, None when there is none. Looks back in growing strides.
 
-    Records without a readable origin are of others, and passed over.
+    Records without a readable origin are of others, and passed over. Raises LogUnavailable when the log goes silent.
     """
     span = (await log.ranges(topic, [partition]))[partition]
     stride = 1
     while span.first < span.end:
         start = max(span.first, span.end - stride)
         last = None
-        reader = await log.reader(topic, {partition: start})
         try:
-            while reader.position(partition) < span.end:
-                for record in await reader.fetch(wait_s=FETCH_WAIT_S):
-                    try:
-                        last = origin_of(record)
-                    except InvalidEvent:
-                        continue
+            async for record in read_range(log, topic, partition, start, span.end):
+                with suppress(InvalidEvent):
+                    last = origin_of(record)
         except OffsetOutOfRange:
             span = (await log.ranges(topic, [partition]))[partition]  # retention moved on meanwhile
             continue
-        finally:
-            await reader.close()
         if last is not None or start == span.first:
             return last
         stride *= 8
