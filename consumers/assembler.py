@@ -17,6 +17,9 @@ and then cycles:
   6 decide    once a second at most: when something waits for too long, read to the end, look again, and append the
               decisions in a transaction of their own
 
+A position of another fold version is gone on from where no group was open: consumers.crossing. A run `until_settled` is
+what takes a partition there.
+
 A commit is due 200 ms after the first waiting output, at 2,000 events or 8 MiB, and every 10 s in any case, so that a
 fenced owner learns of it. Nothing is committed before P is reached again.
 
@@ -34,6 +37,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rolloutlog.consumers.crossing import cross
 from rolloutlog.consumers.deciding import Deciding
 from rolloutlog.consumers.fold import fold
 from rolloutlog.consumers.limits import Limits
@@ -131,8 +135,9 @@ class Assembler:
         self.claims = Claims(self.log)
         self.claiming = asyncio.Lock()
         self.first_claim: Claim | None = None
-        self.statuses = StatusWriter(self.log, self.clock, self.settings.status_interval_s)
+        self.statuses = StatusWriter(self.log, self.clock, self.settings.status_interval_s, self.settings.fold)
         self.workers: dict[int, Worker] = {}
+        self.until_settled = False
 
     def progress(self) -> tuple[int, int]:
         """Offsets read and to be read in all, of a run `until_end`, as far as its workers have begun."""
@@ -140,11 +145,14 @@ class Assembler:
         done = sum(min(each.state.position, each.end or 0) - (each.begin or 0) for each in begun)
         return done, sum((each.end or 0) - (each.begin or 0) for each in begun)
 
-    async def run(self, partitions: Sequence[int], *, until_end: bool = False) -> Summary:
-        """Assemble until `stop` is set, or `until_end`: up to the ends seen at start.
+    async def run(self, partitions: Sequence[int], *, until_end: bool = False, until_settled: bool = False) -> Summary:
+        """Assemble until `stop` is set.
 
-        Raises  FencedOut, HistoryLost, TooManyDeadLetters, PositionRefused; the other workers then end as well
+        until_end      or up to the ends seen at start
+        until_settled  or, each partition for itself, until no group of it is open, wherever that is
+        Raises         FencedOut, HistoryLost, TooManyDeadLetters, PositionRefused; the other workers then end as well
         """
+        self.until_settled = until_settled
         workers = [asyncio.create_task(self._keep(partition, until_end)) for partition in partitions]
         ender = asyncio.create_task(self._end(workers))
         teller = asyncio.create_task(self.statuses.run())
@@ -247,6 +255,8 @@ class Worker:
         self.until_end, self.end = until_end, end
         self.begin: int | None = None
         self.claim: Claim | None = None
+        self.crossing: int | None = None
+        self.crosses = False  # still to pass the crossing
         self.state = PartitionState(partition, self.settings.fold)
         self.outputs: list[Output] = []
         self.outputs_bytes = 0
@@ -272,7 +282,8 @@ class Worker:
             self.state = PartitionState(
                 self.partition, self.settings.fold, position=progress.watermark, emit_from=progress.position
             )
-            self.begin = progress.watermark
+            self.begin, self.crossing = progress.watermark, progress.crossing
+            self.crosses = self.crossing is not None and self.crossing > progress.watermark
             reader = await self.log.reader(EVENTS, {self.partition: progress.watermark})
             self.assembler.statuses.begin(self)
             await self._cycle(owner, reader)
@@ -309,11 +320,14 @@ class Worker:
 
     async def _cycle(self, owner: Owner, reader: Reader) -> None:
         committed_at = moved_at = asyncio.get_running_loop().time()
+        settling = self.assembler.until_settled
         while True:
             self.on_step(self.partition, "receive")
             records = await reader.fetch(wait_s=self._wait_s(), records_max=self.settings.commit_events)
             self.on_step(self.partition, "fold")
             for index, record in enumerate(records):
+                if settling and self._is_settled():
+                    break
                 self._fold(record)
                 if index % FOLD_SLICE == FOLD_SLICE - 1:
                     await asyncio.sleep(0)
@@ -321,9 +335,12 @@ class Worker:
                     await self._commit(owner)
                     committed_at = asyncio.get_running_loop().time()
                     self.on_step(self.partition, "fold")  # the rest of what was received
-            # Past markers too: nothing between the last record and here can cause anything.
-            self.state.position = max(self.state.position, reader.position(self.partition))
+            else:
+                # Past markers too: nothing between the last record and here can cause anything.
+                self.state.position = max(self.state.position, reader.position(self.partition))
+            self._cross(self.state.position)
             ended = self.stop.is_set() or (self.end is not None and self.state.position >= self.end)
+            ended = ended or (settling and self._is_settled())
             now = asyncio.get_running_loop().time()
             if records:
                 moved_at = now
@@ -360,7 +377,19 @@ class Worker:
         self.deciding.hear_log_time(log_time_ns)
 
     def _progress(self) -> Position:
-        return to_position(Progress(self.state.watermark(), self.state.position))
+        settled = not self.state.groups
+        return to_position(Progress(self.state.watermark(), self.state.position, False, settled, self.crossing))
+
+    def _is_settled(self) -> bool:
+        """No group is open here, and everything below is out."""
+        return not self.state.groups and not self.crosses and self.state.position >= self.state.emit_from
+
+    def _cross(self, offset: int) -> None:
+        """The rules of another fold version end at the crossing, before `offset` is folded."""
+        if self.crosses and offset >= (self.crossing or 0):
+            self.crosses = False
+            if left := cross(self.state):
+                logger.info("partition %d: %d groups were closed by the fold version before", self.partition, left)
 
     def _wait_s(self) -> float:
         if self.due_at is None:
@@ -368,6 +397,8 @@ class Worker:
         return min(FETCH_WAIT_S, max(0.0, self.due_at - asyncio.get_running_loop().time()))
 
     def _fold(self, record: Record) -> None:
+        if self.crosses:
+            self._cross(record.offset)
         outputs = fold(self.state, record)
         self.deciding.read(record)
         self.events_since += 1

@@ -5,9 +5,11 @@ Not here  the text of a committed position: consumers.position
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 from rolloutlog.consumers.origin import Origin, origin_of
 from rolloutlog.consumers.position import PositionRefused, Progress, from_position
+from rolloutlog.consumers.settings import FOLD_VERSION
 from rolloutlog.eventstore.errors import InvalidEvent, OffsetOutOfRange, StoreError
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, Log, Owner, Range
 from rolloutlog.eventstore.log.reading import read_range
@@ -30,7 +32,7 @@ async def starting_point(log: Log, owner: Owner, partition: int, span: Range, *,
     if position is None:
         progress = Progress(span.first, max(span.first, await _last_trigger(log, partition) + 1))
     else:
-        progress = from_position(position, where=where)
+        progress = from_position(position, where=where, crossing=True)
         if progress.emptied:
             logger.warning(
                 "%s: metadata was emptied; outputs from offset %d on are published again", where, progress.position
@@ -41,13 +43,19 @@ async def starting_point(log: Log, owner: Owner, partition: int, span: Range, *,
             "the topic was made anew, or lost its end. What is below the position would be taken for published: "
             "reset the group's offsets, or start a new prefix"
         )
+    if progress.fold_version != FOLD_VERSION:
+        logger.warning(
+            "%s: fold version %d goes on from %d where version %d left no group open",
+            where, FOLD_VERSION, progress.position, progress.fold_version,
+        )  # fmt: skip
+        progress = replace(progress, crossing=progress.position, fold_version=FOLD_VERSION)
     if progress.watermark >= span.first:
         return progress
     lost = f"{where}: events {progress.watermark}-{span.first - 1} are gone, where the committed position begins"
     if not skip_lost:
         raise HistoryLost(f"{lost}. Start with --on-history-lost skip to go on without them, or replay from an archive")
     logger.warning("%s; going on without them", lost)
-    return Progress(span.first, max(progress.position, span.first))
+    return replace(progress, watermark=span.first, position=max(progress.position, span.first), emptied=False)
 
 
 async def _last_trigger(log: Log, partition: int) -> int:

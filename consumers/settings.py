@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from typing import Any
 
 from rolloutlog.consumers.attribution import AttributionSettings
 from rolloutlog.eventstore.errors import InvalidSettings
@@ -32,6 +33,7 @@ class FoldSettings:
     splits         splits that yield samples; others are published with their rewards alone
     on_incomplete  a rollout with a refused event: `drop`, or `keep` its samples
     late_window_s  how long a closed group is remembered, and how old a resent start may be, in seconds of log time
+    beyond         of a replay, the digest of what decides beside events and settings: scorers, recorded rewards
     Raises         InvalidSettings naming the setting
     """
 
@@ -41,6 +43,7 @@ class FoldSettings:
     splits: tuple[str, ...] = ("train",)
     on_incomplete: str = "drop"
     late_window_s: float = 600.0
+    beyond: str = ""
 
     def __post_init__(self) -> None:
         _one_of("merge", self.merge, MERGES)
@@ -63,23 +66,30 @@ class FoldSettings:
     @cached_property
     def config_hash(self) -> str:
         """BLAKE2b-128 of the canonical JSON of the fold version and every setting, as 32 hex digits."""
-        return digest(
-            {
-                "fold_version": FOLD_VERSION,
-                "attribution": self.attribution.canonical(),
-                "merge": self.merge,
-                "min_group": self.min_group,
-                "splits": sorted(set(self.splits)),
-                "on_incomplete": self.on_incomplete,
-                "late_window_s": float(self.late_window_s),
-            }
-        )
+        own = digest(self.canonical())
+        return digest({"fold": own, "beyond": self.beyond}) if self.beyond else own
+
+    def canonical(self) -> dict[str, Any]:
+        """The fold version and every setting that live assembly knows, as JSON has them."""
+        return {
+            "fold_version": FOLD_VERSION,
+            "attribution": self.attribution.canonical(),
+            "merge": self.merge,
+            "min_group": self.min_group,
+            "splits": sorted(set(self.splits)),
+            "on_incomplete": self.on_incomplete,
+            "late_window_s": float(self.late_window_s),
+        }
 
 
 def digest(value: object) -> str:
-    """BLAKE2b-128 of canonical JSON (sorted keys, no spaces, UTF-8), as 32 hex digits."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
+    """BLAKE2b-128 of canonical JSON, as 32 hex digits."""
+    return blake2b(canonical_json(value), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def canonical_json(value: object) -> bytes:
+    """Sorted keys, no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

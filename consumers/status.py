@@ -30,7 +30,7 @@ TAIL_RECORDS = 4_096  # of meta, read first; twice as many again until every par
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One partition of one assembler. Fields and units: schemas/AssemblerStatus.v2.avsc."""
+    """One partition of one assembler. Fields and units: schemas/AssemblerStatus.v3.avsc."""
 
     app: str
     partition: int
@@ -45,6 +45,7 @@ class Status:
     oldest_open_ns: int | None
     counts: Mapping[str, int]
     waiting: tuple[str, ...]
+    ended: bool = False
 
     @property
     def lag(self) -> int:
@@ -81,8 +82,11 @@ def status_of(
 def status_record(status: Status) -> NewRecord:
     """The record to append: the newest of its key counts."""
     fields: dict[str, Any] = {name: getattr(status, name) for name in Status.__slots__}
-    key = f"status/{status.app}/{status.partition}".encode()
-    return NewRecord(META, META_PARTITION, key, encode_record(RECORD, fields))
+    return NewRecord(META, META_PARTITION, status_key(status.app, status.partition), encode_record(RECORD, fields))
+
+
+def status_key(app: str, partition: int) -> bytes:
+    return f"status/{app}/{partition}".encode()
 
 
 async def read_statuses(log: Log, *, partitions: int | None = None, app: str = APP) -> dict[int, Status]:
@@ -115,6 +119,9 @@ class _Newest:
         key = record.key or b""
         try:
             if key.startswith(f"status/{self._app}/".encode()):
+                if record.value is None:  # its output was deleted
+                    self.by_partition.pop(int(key.rpartition(b"/")[2]), None)
+                    return
                 status = _status(record.value)
                 by_process = self.by_partition.setdefault(status.partition, {})
                 process = (status.host, status.pid)

@@ -1,4 +1,5 @@
-"""Writes the statuses of an assembler's partitions while it runs: one append for all of them, every few seconds.
+"""Writes the statuses of an assembler's partitions while it runs: one append for all of them, every few seconds. With
+the first ones go its settings.
 
 What can't be written is left out, and the next time comes: assembly never waits for a status and never stops for one.
 """
@@ -7,12 +8,15 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from rolloutlog.consumers.outputs import Output
 from rolloutlog.consumers.owners import Claim
+from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import PartitionState
 from rolloutlog.consumers.status import Status, status_of, status_record
+from rolloutlog.consumers.used_settings import settings_record
 from rolloutlog.eventstore.errors import StoreError
 from rolloutlog.eventstore.log import EVENTS, Log
 
@@ -40,8 +44,9 @@ class StatusWriter:
     counts  by partition, since the process began; workers add to it what they have committed
     """
 
-    def __init__(self, log: Log, clock: Callable[[], int], interval_s: float) -> None:
+    def __init__(self, log: Log, clock: Callable[[], int], interval_s: float, settings: FoldSettings) -> None:
         self._log, self._clock, self._interval_s = log, clock, interval_s
+        self._settings: FoldSettings | None = settings  # None: written
         self._workers: dict[int, Working] = {}
         self._ended: dict[int, Working] = {}
         self.counts: dict[int, Counter[str]] = {}
@@ -71,11 +76,11 @@ class StatusWriter:
         """Write the last statuses of those that ended."""
         try:
             async with asyncio.timeout(FINAL_S):
-                await self._write(self._ended)
+                await self._write(self._ended, ended=True)
         except TimeoutError:
             logger.info("the last statuses were not written: no answer within %.0f s", FINAL_S)
 
-    async def _write(self, workers: dict[int, Working]) -> None:
+    async def _write(self, workers: dict[int, Working], *, ended: bool = False) -> None:
         if not workers:
             return
         try:
@@ -84,7 +89,11 @@ class StatusWriter:
             # Made after the answer: a worker that was fenced while it was awaited is not among them any more.
             statuses = list(self._statuses(workers.values(), ends))
             if statuses:
-                stored = await self._log.append([status_record(each) for each in statuses])
+                records = [status_record(replace(each, ended=ended)) for each in statuses]
+                if self._settings is not None:
+                    records.insert(0, settings_record(self._settings, self._clock()))
+                stored = await self._log.append(records)
+                self._settings = None
                 for worker in workers.values():
                     worker.hear_log_time(stored[-1].log_time_ns)
         except StoreError as error:

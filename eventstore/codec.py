@@ -18,7 +18,8 @@ from io import BytesIO
 from re import compile as regex
 from typing import Any, NamedTuple
 
-from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.eventstore.avro_reader import Kinds, Reader, compile_reader
+from rolloutlog.eventstore.errors import InvalidEvent, UnknownSchema
 from rolloutlog.eventstore.events import (
     KINDS,
     WITHOUT_ROLLOUT,
@@ -28,7 +29,8 @@ from rolloutlog.eventstore.events import (
     Target,
     TokenArray,
 )
-from rolloutlog.schemas import by_fingerprint, newest
+from rolloutlog.schemas import Schema, by_fingerprint, newest
+from rolloutlog.schemas.upcasters import upcast
 
 MARKER = b"\xc3\x01"
 FRAME_BYTES = 10
@@ -104,40 +106,47 @@ def encode_record(name: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def decode_record(value: bytes | None, *, expected: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Read a framed record of any released version, as its newest version. Returns name and fields.
+    """Read a framed record of any released version, as its newest version means it. Returns name and fields.
 
     expected  name the record must have
-    Raises    InvalidEvent: no frame, unknown fingerprint, another record, truncated, trailing bytes
+    Raises    InvalidEvent: no frame, unknown fingerprint (UnknownSchema), another record, truncated, trailing bytes
     """
-    if value is None or len(value) < FRAME_BYTES or value[:2] != MARKER:
-        got = "no value" if value is None else f"{len(value)} bytes beginning {value[:FRAME_BYTES].hex()!r}"
-        raise InvalidEvent(f"expected Avro single-object bytes (C3 01 ...), got {got}", reason="not_framed")
-    schema = by_fingerprint(value[2:FRAME_BYTES])
-    if schema is None:
-        raise InvalidEvent(
-            f"expected a known schema, got fingerprint {value[2:FRAME_BYTES].hex()}: written by a newer version?",
-            reason="unknown_fingerprint",
-        )
-    if expected is not None and schema.name != expected:
-        raise InvalidEvent(f"expected a {expected}, got a {schema.name}", reason="header_disagrees")
-    body = BytesIO(value)
-    body.seek(FRAME_BYTES)
-    current = newest(schema.name)
-    try:
-        if schema is current:
-            fields = _fastavro().schemaless_reader(body, schema.parsed, None)
-        else:
-            fields = _fastavro().schemaless_reader(body, schema.parsed, current.parsed)
-    except Exception as error:  # fastavro raises EOFError, IndexError, UnicodeDecodeError and more on bad bytes
-        raise InvalidEvent(
-            f"expected a whole {schema.name}, got {len(value)} bytes that do not decode ({type(error).__name__})",
-            reason="undecodable",
-        ) from error
-    if body.tell() != len(value):
-        raise InvalidEvent(
-            f"expected {body.tell()} bytes of {schema.name}, got {len(value)}: trailing bytes", reason="trailing_bytes"
-        )
-    return schema.name, fields
+    schema = _schema_of(value, expected)
+    return schema.name, _plain_reader(schema.name).read(value)
+
+
+class RecordReader:
+    """Reads framed records `name` of any released version, as its newest version means them.
+
+    kinds  records within it to the dataclasses of which objects are made: eventstore.avro_reader, compile_reader
+    """
+
+    def __init__(self, name: str, kinds: Kinds | None = None) -> None:
+        self._name = name
+        self._kinds = kinds
+        self._frame = b""  # of the newest version; compiled with the first record, as schemas are loaded
+        self._read: Reader
+
+    def read(self, value: bytes | None) -> Any:
+        """Raises InvalidEvent as `decode_record` says."""
+        if value is None or value[:FRAME_BYTES] != self._frame:
+            schema, current = _schema_of(value, self._name), newest(self._name)
+            assert value is not None
+            if not self._frame:
+                self._read = compile_reader(current.parsed, self._kinds)
+                self._frame = MARKER + current.fingerprint
+            if schema is not current:
+                fields = _read_older(value, schema, current)
+                if self._kinds is None:
+                    return fields
+                value = encode_record(self._name, fields)
+        try:
+            found, end = self._read(value, FRAME_BYTES)
+        except Exception as error:  # of many kinds, on bad bytes
+            raise _undecodable(value, self._name, error) from error
+        if end != len(value):
+            raise _trailing(value, self._name, end)
+        return found
 
 
 def encode_event(event: Event) -> bytes:
@@ -153,16 +162,8 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(kind: str, value: bytes | None) -> Event:
     """Read an event's value; its envelope and ranges are still to be checked (`eventstore.checks`)."""
-    name, fields = decode_record(value, expected=kind)
-    for field, make in _NESTED.get(name, {}).items():
-        nested = fields[field]
-        if isinstance(nested, list):
-            fields[field] = tuple(make(**item) for item in nested)
-        elif nested is not None:
-            fields[field] = make(**nested)
-    for field in _TUPLES.get(name, ()):
-        fields[field] = tuple(fields[field])
-    event = object.__new__(KINDS[name])
+    fields = _event_reader(kind).read(value)
+    event = object.__new__(KINDS[kind])
     # Past the frozen __init__: the schema guarantees names and types, and this is the hot path of every consumer.
     object.__setattr__(event, "__dict__", fields)
     return event
@@ -176,19 +177,61 @@ def _fastavro() -> Any:
     return fastavro
 
 
-def _token_array(name: str, dtype: str, shape: list[int], data: bytes) -> TokenArray:
-    return TokenArray(name, dtype, tuple(shape), data)
+def _schema_of(value: bytes | None, expected: str | None) -> Schema:
+    """The version that the frame names."""
+    if value is None or len(value) < FRAME_BYTES or value[:2] != MARKER:
+        got = "no value" if value is None else f"{len(value)} bytes beginning {value[:FRAME_BYTES].hex()!r}"
+        raise InvalidEvent(f"expected Avro single-object bytes (C3 01 ...), got {got}", reason="not_framed")
+    schema = by_fingerprint(value[2:FRAME_BYTES])
+    if schema is None:
+        raise UnknownSchema(
+            f"expected a known schema, got fingerprint {value[2:FRAME_BYTES].hex()}: written by a newer version? "
+            "Upgrade rolloutlog here"
+        )
+    if expected is not None and schema.name != expected:
+        raise InvalidEvent(f"expected a {expected}, got a {schema.name}", reason="header_disagrees")
+    return schema
 
 
-_NESTED: dict[str, dict[str, Any]] = {
-    "Span": {"policy_version_runs": PolicyVersionRun, "arrays": _token_array},
-    "RewardRecorded": {"target": Target},
-    "RolloutExpired": {"missing_events": MissingEvents},
-}
-_TUPLES = {
-    "Span": ("links",),
-    "RolloutCompleted": ("awaited_names", "awaited_rewards"),
-    "RolloutExpired": ("missing_names", "missing_rewards"),
+def _read_older(value: bytes, schema: Schema, current: Schema) -> dict[str, Any]:
+    """Fields of an older version, as the newest one means them."""
+    body = BytesIO(value)
+    body.seek(FRAME_BYTES)
+    try:
+        fields: dict[str, Any] = _fastavro().schemaless_reader(body, schema.parsed, current.parsed)
+        fields = upcast(schema.name, schema.version, current.version, fields)
+    except Exception as error:  # fastavro raises EOFError, IndexError, UnicodeDecodeError and more on bad bytes
+        raise _undecodable(value, schema.name, error) from error
+    if body.tell() != len(value):
+        raise _trailing(value, schema.name, body.tell())
+    return fields
+
+
+def _undecodable(value: bytes, name: str, error: Exception) -> InvalidEvent:
+    return InvalidEvent(
+        f"expected a whole {name}, got {len(value)} bytes that do not decode ({type(error).__name__})",
+        reason="undecodable",
+    )
+
+
+def _trailing(value: bytes, name: str, end: int) -> InvalidEvent:
+    return InvalidEvent(f"expected {end} bytes of {name}, got {len(value)}: trailing bytes", reason="trailing_bytes")
+
+
+@cache
+def _plain_reader(name: str) -> RecordReader:
+    return RecordReader(name)
+
+
+@cache
+def _event_reader(kind: str) -> RecordReader:
+    return RecordReader(kind, {each.__name__: each for each in (PolicyVersionRun, TokenArray, Target, MissingEvents)})
+
+
+_NESTED: dict[str, tuple[str, ...]] = {
+    "Span": ("policy_version_runs", "arrays"),
+    "RewardRecorded": ("target",),
+    "RolloutExpired": ("missing_events",),
 }
 
 

@@ -23,6 +23,13 @@ class InvalidEvent(StoreError):
         self.field = field
 
 
+class UnknownSchema(InvalidEvent):
+    """Framed bytes of a schema that this version does not know: a newer one wrote them, which can read them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="unknown_fingerprint")
+
+
 class InvalidSettings(StoreError):
     """A setting, URL or argument is unusable; the text names it and what is expected."""
 

@@ -17,6 +17,11 @@ from rolloutlog.eventstore.errors import InvalidEvent
 TOKEN_BYTES = 4
 TOKEN_ID_MAX = 2**31 - 1
 LOGPROB_MAX = 0.01  # a probability is at most 1, so its log at most 0; engines that compute in bfloat16 round above it
+INT32, UINT32 = np.dtype("<i4"), np.dtype("<u4")
+LOGPROB_MAX_BITS = int(np.float32(LOGPROB_MAX).view(np.int32))
+MINUS_INFINITY_BITS = 0xFF800000
+
+_largest = np.maximum.reduce  # an array's own method takes a way through Python
 
 TokenIds = Sequence[int] | npt.NDArray[Any] | bytes
 Logprobs = Sequence[float] | npt.NDArray[Any] | bytes
@@ -81,8 +86,10 @@ def check_packed(packed: bytes, field: str) -> None:
             reason=f"{field}_length",
             field=f"$.{field}",
         )
-    ids = np.frombuffer(packed, "<i4")
-    if ids.size and ids.min() < 0:
+    # The last byte of a negative number is no ASCII. Every call is checked by each that reads it: this takes a third of
+    # the time that a comparison of numbers does.
+    if not packed[TOKEN_BYTES - 1 :: TOKEN_BYTES].isascii():
+        ids = np.frombuffer(packed, "<i4")
         index = int((ids < 0).argmax())
         raise _refused(field, index, int(ids[index]))
 
@@ -95,6 +102,13 @@ def check_logprobs(packed: bytes, field: str) -> None:
             reason=f"{field}_length",
             field=f"$.{field}",
         )
+    # By their bits, in half the time: as signed integers, positive numbers are in order, infinity and nan above them,
+    # and all negative ones below; as unsigned ones, minus infinity and nan are above all other negative ones.
+    if not packed or (
+        _largest(np.frombuffer(packed, INT32)) <= LOGPROB_MAX_BITS
+        and _largest(np.frombuffer(packed, UINT32)) < MINUS_INFINITY_BITS
+    ):
+        return
     values = np.frombuffer(packed, "<f4")
     finite = np.isfinite(values)
     if not finite.all():
@@ -104,14 +118,13 @@ def check_logprobs(packed: bytes, field: str) -> None:
             reason=f"{field}_not_finite",
             field=f"$.{field}",
         )
-    if values.size and values.max() > LOGPROB_MAX:
-        index = int((values > LOGPROB_MAX).argmax())
-        raise InvalidEvent(
-            f"expected natural logs of probabilities, at most 0, got {values[index]:g} at $.{field}[{index}]; were "
-            "probabilities passed? give their logs",
-            reason=f"{field}_positive",
-            field=f"$.{field}",
-        )
+    index = int((values > LOGPROB_MAX).argmax())
+    raise InvalidEvent(
+        f"expected natural logs of probabilities, at most 0, got {values[index]:g} at $.{field}[{index}]; were "
+        "probabilities passed? give their logs",
+        reason=f"{field}_positive",
+        field=f"$.{field}",
+    )
 
 
 def unpack_token_ids(packed: bytes) -> npt.NDArray[np.int32]:

@@ -33,24 +33,29 @@ logger = logging.getLogger("rolloutlog.assembler")
 @settings_option
 @click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
 @click.option("--until-end", is_flag=True, help="Read to the ends seen at start, commit, exit 0.")
+@click.option(
+    "--until-settled", is_flag=True, help="Stop each partition once no group of it is open, exit 0: before an upgrade."
+)
 @click.option("--merge", help="Calls of a sample: none (default) = one, trajectory = one line of conversation.")
 @click.option("--min-group", type=int, help="Completed rollouts a group needs to be trained. Default: 2.")
 @click.option("--splits", help="Splits that yield samples, with commas. Default: train.")
 @click.option("--on-incomplete", help="Rollouts with a refused event: drop (default) or keep.")
 @click.option("--on-history-lost", help="When retention removed needed events: fail (default) or skip.")
 @attribution_options
-def assemble(settings: Path | None, until_end: bool, **flags: Any) -> None:
+def assemble(settings: Path | None, until_end: bool, until_settled: bool, **flags: Any) -> None:
     """Fold events, attribute rewards, publish training batches.
 
     All exactly once. Runs until it is stopped (SIGINT or SIGTERM: commits, exits 0). Exit code 4: another assembler
     took over.
     """
+    if until_end and until_settled:
+        raise click.UsageError("expected --until-end or --until-settled, got both: they stop at different places")
     configuration = load(settings, flags)
-    summary = run(_assemble(configuration, until_end))
+    summary = run(_assemble(configuration, until_end, until_settled))
     _print(summary)
 
 
-async def _assemble(configuration: Configuration, until_end: bool) -> Summary:
+async def _assemble(configuration: Configuration, until_end: bool, until_settled: bool) -> Summary:
     log = await open_log(configuration.url())
     try:
         count = await log.partitions(EVENTS)
@@ -66,7 +71,7 @@ async def _assemble(configuration: Configuration, until_end: bool) -> Summary:
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, assembler.stop.set)
         if not until_end:
-            return await assembler.run(partitions)
+            return await assembler.run(partitions, until_settled=until_settled)
         with bars() as shown:
             teller = asyncio.create_task(_tell(assembler, shown))
             try:

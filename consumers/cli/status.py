@@ -133,15 +133,19 @@ def _assemblers(overview: Overview, now_ns: int) -> Iterator[str]:
     """A line for each assembler and the partitions that it told of last."""
     told: dict[str, list[int]] = {}
     newest: dict[str, int] = {}
+    ended: dict[str, bool] = {}
     silent = [view.partition for view in overview.partitions if view.status is None]
     for view in overview.partitions:
         if view.status is not None:
             who = f"host {view.status.host}, pid {view.status.pid}"
             told.setdefault(who, []).append(view.partition)
             newest[who] = max(newest.get(who, 0), view.status.time_ns)
+            ended[who] = view.status.ended and ended.get(who, True)
     for who, partitions in told.items():
         silent_s = (now_ns - newest[who]) / 1e9
         late = f"no status for {_seconds(silent_s)}" if silent_s > SILENT_S else "at work"
+        if ended[who]:
+            late = f"ended {_seconds(silent_s)} ago"
         yield f"assembler of {_partitions(partitions)}: {who}, {late}"
     if silent:
         yield f"assembler of {_partitions(silent)}: none has told of itself"
@@ -272,7 +276,7 @@ def _partition_json(view: PartitionView, now_ns: int) -> dict[str, Any]:
         return {**found, "alive": False}
     return {
         **found,
-        "alive": now_ns - status.time_ns <= SILENT_S * 1e9,
+        "alive": not status.ended and now_ns - status.time_ns <= SILENT_S * 1e9,
         "host": status.host,
         "pid": status.pid,
         "time_ns": status.time_ns,

@@ -144,7 +144,7 @@ def _metadata(text: str) -> str:
 FOREIGN = "someone else's"
 EDITED = _metadata(f"{FORMAT}:0:{FOLD_VERSION}:-")[:-1] + "x"
 NEWER_FORMAT = _metadata(f"{FORMAT + 1}:0:what:comes:then")
-OTHER_FOLD = _metadata(f"{FORMAT}:0:{FOLD_VERSION + 1}:-")
+OTHER_FOLD = _metadata(f"{FORMAT}:4:{FOLD_VERSION + 1}:-")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,9 @@ def test_assemble_from_a_position_it_can_not_read_refuses_to_start(embedded: Sto
 
 
 def test_assemble_from_a_position_of_another_fold_version_refuses_to_start(store: Store) -> None:
-    _check_refused(store, OTHER_FOLD, "Finish them with the version that began, or start a new prefix")
+    _check_refused(
+        store, OTHER_FOLD, "Let the version that began finish them: run its `rolloutlog assemble --until-set"
+    )
 
 
 def _check_refused(store: Store, metadata: str, said: str) -> None:

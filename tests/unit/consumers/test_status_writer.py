@@ -48,7 +48,7 @@ def written(
     async def work() -> MemoryLog:
         log = MemoryLog()
         log.before = fault or log.before
-        writer = StatusWriter(log, lambda: 9, INTERVAL_S)
+        writer = StatusWriter(log, lambda: 9, INTERVAL_S, FoldSettings())
         for worker in workers:
             writer.begin(worker)
         writer.counts[0] = Counter(batches=3)
@@ -66,7 +66,28 @@ def statuses(log: MemoryLog) -> dict[int, Status]:
 
 def test_statuses_of_all_partitions_are_one_append():
     log = written(Worker(0), Worker(2))
-    assert [each.key for each in log.appends[0]] == [b"status/assembler/0", b"status/assembler/2"]
+    assert [each.key for each in log.appends[0][1:]] == [b"status/assembler/0", b"status/assembler/2"]
+
+
+def test_settings_are_written_with_the_first_statuses_alone():
+    log = written(Worker(0), appends=2)
+    key = b"settings/" + FoldSettings().config_hash.encode()
+    assert [[each.key for each in records] for records in log.appends[:2]] == [
+        [key, b"status/assembler/0"],
+        [b"status/assembler/0"],
+    ]
+
+
+def test_settings_after_a_failed_append_are_written_again():
+    refused = []
+
+    def once(records: Sequence[NewRecord]) -> None:
+        if not refused:
+            refused.append(records)
+            raise LogUnavailable("no answer")
+
+    log = written(Worker(0), fault=once, appends=2)
+    assert [(each[0].key or b"").partition(b"/")[0] for each in log.appends[:2]] == [b"settings", b"settings"]
 
 
 def test_status_has_what_was_counted_since_the_process_began():
@@ -111,7 +132,7 @@ def test_statuses_after_an_unexpected_error_are_written_again():
 def test_status_of_a_worker_that_left_is_not_written():
     async def work() -> MemoryLog:
         log = MemoryLog()
-        writer = StatusWriter(log, lambda: 9, INTERVAL_S)
+        writer = StatusWriter(log, lambda: 9, INTERVAL_S, FoldSettings())
         left, stays = Worker(0), Worker(1)
         writer.begin(left)
         writer.begin(stays)
@@ -128,7 +149,7 @@ def test_status_of_a_worker_that_left_is_not_written():
 def test_status_of_a_worker_that_ended_is_written_once_more_at_the_end():
     async def work() -> MemoryLog:
         log = MemoryLog()
-        writer = StatusWriter(log, lambda: 9, INTERVAL_S)
+        writer = StatusWriter(log, lambda: 9, INTERVAL_S, FoldSettings())
         worker = Worker(0)
         writer.begin(worker)
         writer.end(worker)
@@ -136,7 +157,8 @@ def test_status_of_a_worker_that_ended_is_written_once_more_at_the_end():
         await writer.finish()
         return log
 
-    assert statuses(asyncio.run(work()))[0].open_rollouts == 1
+    status = statuses(asyncio.run(work()))[0]
+    assert (status.open_rollouts, status.ended) == (1, True)
 
 
 def test_last_statuses_of_a_log_that_does_not_answer_are_left_out(monkeypatch):
@@ -145,7 +167,7 @@ def test_last_statuses_of_a_log_that_does_not_answer_are_left_out(monkeypatch):
     async def work() -> MemoryLog:
         log = MemoryLog()
         log.gate.clear()
-        writer = StatusWriter(log, lambda: 9, INTERVAL_S)
+        writer = StatusWriter(log, lambda: 9, INTERVAL_S, FoldSettings())
         writer.end(Worker(0))
         await writer.finish()
         return log

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.memory_log import MemoryLog
 
-from rolloutlog.eventstore.errors import InvalidSettings, PartitionCountChanged
+from rolloutlog.eventstore.errors import InvalidSettings, PartitionCountChanged, UnknownSchema
 from rolloutlog.eventstore.log import NewRecord, TopicSettings
 from rolloutlog.eventstore.meta import Run, create_run, read_run
 from rolloutlog.eventstore.settings import PublisherSettings
@@ -63,6 +63,19 @@ def test_run_is_found_after_other_meta_records():
         return await create_run(log, Run("a" * 32, 4, 1))
 
     assert asyncio.run(scenario()) == Run("a" * 32, 4, 1)
+
+
+def test_run_that_a_newer_version_created_is_refused_and_no_other_one_written():
+    """Two runs in one log would split its users in two."""
+    log = MemoryLog()
+
+    async def scenario() -> None:
+        await log.append([NewRecord("meta", 0, b"run/" + b"a" * 32, b"\xc3\x01" + bytes(20))])
+        with pytest.raises(UnknownSchema, match=r"run of the log \(topic meta, key run/aaa.*Upgrade rolloutlog here"):
+            await create_topics(log, partitions=4)
+
+    asyncio.run(scenario())
+    assert len(log.records["meta", 0]) == 1
 
 
 def test_create_topics_with_another_count_than_the_logs_is_refused():

@@ -1,10 +1,9 @@
 """Golden records: one of every schema, its bytes in `schemas/golden/{Record}.v{N}.bin` with a `.json` beside.
 
-`python tests/unit/schemas/make_golden.py` writes the files that are missing. It never changes one: bytes of a released
-version stay what they are.
+`python tests/unit/schemas/make_golden.py` writes the files of newest versions that are missing. It never changes one:
+`python -m rolloutlog.schemas.release` then pins them (docs/schemas.md).
 """
 
-import json
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from rolloutlog.eventstore.events import (
     TokenArray,
 )
 from rolloutlog.schemas import newest, versions
+from rolloutlog.schemas.release import to_json
 
 GOLDEN = Path(__file__).parents[3] / "schemas" / "golden"
 
@@ -118,18 +118,34 @@ RECORDS: dict[str, dict[str, Any]] = {
     "StepAcknowledged": {
         "reader": "trainer", "step": 7, "policy_version": 8, "batch_ids": ["cd" * 16],
         "samples": [{"sample_id": "r-7/1/s-2", "end": "trained"}], "offsets": [{"partition": 0, "offset": 9}],
-        "time_ns": TIME_NS,
+        "time_ns": TIME_NS, "topic": "output.judged",
     },
-    "StepAwaited": {"reader": "trainer", "step": 7, "groups": 3, "time_ns": TIME_NS},
+    "StepAwaited": {
+        "reader": "trainer", "step": 7, "groups": 3, "time_ns": TIME_NS, "topic": "output.judged",
+    },
     "Rewound": {
         "reader": "trainer", "step": 5, "offsets": [{"partition": 0, "offset": 9}], "policy_version": 6,
-        "time_ns": TIME_NS, "line": TIME_NS - 1,
+        "time_ns": TIME_NS, "line": TIME_NS - 1, "topic": "output.judged",
     },
     "AssemblerStatus": {
         "app": "assembler", "partition": 1, "host": "h", "pid": 4711, "time_ns": TIME_NS, "position": 20,
         "watermark": 10, "end": 21, "open_rollouts": 2, "open_groups": 1, "oldest_open_ns": TIME_NS,
-        "counts": {"conflict": 1}, "waiting": ["group g-1: 1 of 2 rollouts started"],
+        "counts": {"conflict": 1}, "waiting": ["group g-1: 1 of 2 rollouts started"], "ended": True,
     },
+    "ArchivedRecord": {
+        "offset": 2**40, "log_time_ns": TIME_NS, "key": b"g-1", "value": b"\xc3\x01", "headers": [
+            {"name": "e", "value": b"Span/-/0/1/main.00112233445566aa/r-7"}, {"name": "none", "value": None},
+        ],
+    },
+    "OutputCreated": {
+        "name": "judged", "run_id": "5a" * 16, "config_hash": "01" * 16, "settings": b'{"merge":"none"}',
+        "scorers": [{"name": "judge", "version": "2", "source": "23" * 16, "deterministic": False}],
+        "selection": {"from_ns": TIME_NS, "to_ns": None, "groups": ["g-1"], "rollouts": ["r-7"]},
+        "first": [10, 0], "ends": [2**40, 7], "rewards_ends": [3, 0], "time_ns": TIME_NS, "source": "log",
+        "record": True, "rewards_before_ns": TIME_NS,
+        "rewards_of": [{"name": "slow", "version": "1"}, {"name": "old", "version": None}],
+    },
+    "SettingsUsed": {"config_hash": "01" * 16, "settings": b'{"merge":"none"}', "time_ns": TIME_NS},
     "TrainingBatch": {
         "batch_id": "ef" * 16, "group_id": "g-1", "run_id": "5a" * 16, "config_hash": "01" * 16, "input_partition": 3,
         "trigger": 14, "first_event": 10, "closed_ns": TIME_NS, "closed_reason": "complete", "group_size": 4,
@@ -143,17 +159,6 @@ def golden_fields() -> dict[str, dict[str, Any]]:
     """Record name → the fields of its golden record, as the codec takes and gives them."""
     plain = {event.record: {f.name: _plain(getattr(event, f.name)) for f in fields(event)} for event in EVENTS}
     return {**plain, **RECORDS}
-
-
-def to_json(value: dict[str, Any]) -> str:
-    """Fields as people read them; bytes as `{"$hex": ...}`."""
-    return json.dumps(value, indent=1, ensure_ascii=False, default=lambda b: {"$hex": b.hex()}) + "\n"
-
-
-def from_json(text: str) -> dict[str, Any]:
-    read = json.loads(text, object_hook=lambda o: bytes.fromhex(o["$hex"]) if o.keys() == {"$hex"} else o)
-    assert isinstance(read, dict)
-    return read
 
 
 def _plain(value: Any) -> Any:

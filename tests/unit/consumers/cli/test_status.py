@@ -18,7 +18,7 @@ from rolloutlog.consumers.cli.status import ledger_lines
 from rolloutlog.consumers.ledger import Cut
 from rolloutlog.consumers.packing import WHY
 from rolloutlog.consumers.status import Status, status_record
-from rolloutlog.eventstore.acks import Rewound, StepAwaited, ack_records
+from rolloutlog.eventstore.acks import Rewound, SampleEnd, StepAcknowledged, StepAwaited, ack_records
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, NewRecord
 
 NOW_NS = 2_000_000_000_000_000_000
@@ -117,6 +117,12 @@ def test_status_of_an_assembler_that_is_silent_says_for_how_long(store, ran):
     assert [each["alive"] for each in ran("--json").json["partitions"]] == [False, False]
 
 
+def test_status_of_an_assembler_that_ended_does_not_say_that_it_is_at_work(store, ran):
+    store.append([status_record(status_of(age_s=3, ended=True))])
+    assert "assembler of partition 0: host host-1, pid 71, ended 3 s ago" in ran().lines
+    assert [each["alive"] for each in ran("--json").json["partitions"]] == [False, False]
+
+
 def test_status_counts_dead_letters_of_the_topic_by_reason(store, ran):
     def letter(reason: str) -> NewRecord:
         return NewRecord(DEAD_LETTERS, 0, b"g", b"", ((WHY, json.dumps({"reason": reason}).encode()),))
@@ -144,6 +150,19 @@ def test_status_shows_where_each_trainer_is(store, ran):
     assert any(
         line.startswith("trainer trainer: next step 6, policy version unknown, 1 records") for line in found.lines
     )
+
+
+def test_status_and_ledger_leave_trainers_of_outputs_out(store, ran):
+    store.append([NewRecord(BATCHES, 0, b"g", value) for value in encode_parts(batch_of("g", "r"))] * 3)
+    lines = ran().lines
+    ends = (SampleEnd("never published live", "trained"),)
+    for said in (
+        StepAcknowledged("trainer", 4, 5, (), ends, {0: 9}, NOW_NS, "output.judged"),
+        StepAwaited("trainer", 5, 24, NOW_NS, "output.judged"),
+    ):
+        store.append(ack_records(said))
+    assert ran().lines == lines
+    assert not any("never published" in line for line in ran("--ledger").lines)
 
 
 def test_status_of_a_trainer_that_waits_says_for_how_many_groups_until_it_goes_on(store, ran):

@@ -1,0 +1,76 @@
+"""The settings behind a config hash: each assembler writes its own to the meta topic, `settings/{config hash}`.
+
+Batches name their settings by the hash alone. With these records whoever looks at them later, such as `explain` and
+`compare`, knows what they were.
+
+Not here  settings of a replay's output, which stand in its own record: consumers.replaying.outputs
+"""
+
+import json
+from contextlib import aclosing
+from typing import Any
+
+from rolloutlog.consumers.attribution import settings_from
+from rolloutlog.consumers.attribution.custom import is_custom
+from rolloutlog.consumers.settings import FoldSettings, canonical_json
+from rolloutlog.eventstore.codec import decode_record, encode_record
+from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings, LogMissing
+from rolloutlog.eventstore.log import META, Log, NewRecord
+from rolloutlog.eventstore.log.reading import read_all
+
+RECORD = "SettingsUsed"
+PREFIX = b"settings/"
+
+
+def settings_record(settings: FoldSettings, time_ns: int) -> NewRecord:
+    """What an assembler writes as it begins. `time_ns`: now."""
+    fields = {
+        "config_hash": settings.config_hash,
+        "settings": canonical_json(settings.canonical()),
+        "time_ns": time_ns,
+    }
+    return NewRecord(META, 0, PREFIX + settings.config_hash.encode(), encode_record(RECORD, fields))
+
+
+async def read_used(log: Log) -> list[FoldSettings]:
+    """Settings that assemblers of this log were started with, newest last; those that cannot be made left out."""
+    found: dict[str, FoldSettings] = {}
+    try:
+        async with aclosing(read_all(log, META)) as records:
+            async for record in records:
+                if not (record.key or b"").startswith(PREFIX):
+                    continue
+                try:
+                    fields = decode_record(record.value, expected=RECORD)[1]
+                except InvalidEvent:
+                    continue  # deleted, or not readable to this version
+                settings = settings_of(fields["settings"])
+                if settings is not None and settings.config_hash == fields["config_hash"]:
+                    found.pop(settings.config_hash, None)
+                    found[settings.config_hash] = settings
+    except LogMissing:
+        return []
+    return list(found.values())
+
+
+def settings_of(canonical: bytes, *, beyond: str = "") -> FoldSettings | None:
+    """Settings from their canonical JSON; None where this version cannot make them.
+
+    None too with a policy of the user's own: no record of a log says which code is run here.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(canonical)
+        attribution = fields["attribution"]
+        if is_custom(attribution["policy"]):
+            return None
+        return FoldSettings(
+            attribution=settings_from(attribution),
+            merge=fields["merge"],
+            min_group=fields["min_group"],
+            splits=tuple(fields["splits"]),
+            on_incomplete=fields["on_incomplete"],
+            late_window_s=fields["late_window_s"],
+            beyond=beyond,
+        )
+    except (InvalidSettings, LookupError, TypeError, ValueError, AttributeError):
+        return None  # of another version
