@@ -12,7 +12,7 @@ from typing import Any
 from rolloutlog.consumers.samples import Sample
 from rolloutlog.consumers.settings import FoldSettings, digest
 from rolloutlog.consumers.state import Group, Rollout
-from rolloutlog.eventstore.codec import decode_record, encode_record
+from rolloutlog.eventstore.codec import RecordReader, encode_record
 from rolloutlog.eventstore.errors import InvalidEvent
 from rolloutlog.eventstore.events import COMPLETED, PolicyVersionRun, TokenArray
 
@@ -159,10 +159,8 @@ def encode_parts(batch: Batch) -> list[bytes]:
 
 def decode_part(value: bytes | None) -> Batch:
     """Read one record of a batch. Raises InvalidEvent when it is none."""
-    _, record = decode_record(value, expected=RECORD)
-    record["rollouts"] = tuple(_read_result(each) for each in record["rollouts"])
-    record["samples"] = tuple(_read_sample(each) for each in record["samples"])
-    return Batch(**record)
+    batch: Batch = _READER.read(value)
+    return batch
 
 
 def join_parts(parts: Sequence[Batch]) -> Batch:
@@ -178,6 +176,8 @@ def join_parts(parts: Sequence[Batch]) -> Batch:
                 reason="part_missing",
                 field="$.part",
             )
+    if len(parts) == 1:
+        return first  # nothing goes on in a part that is alone
     runs: list[list[RolloutResult]] = []
     for result in (each for part in parts for each in part.rollouts):
         if runs and runs[-1][0].rollout_id == result.rollout_id and runs[-1][0].status == result.status:
@@ -327,7 +327,7 @@ def _encode(batch: Batch) -> bytes:
     ]
     record["samples"] = [
         {
-            **_plain(sample),
+            **sample._asdict(),
             "policy_version_runs": [_plain(run) for run in sample.policy_version_runs],
             "arrays": [_plain(each) for each in sample.arrays],
         }
@@ -349,18 +349,8 @@ def _names(kind: type) -> tuple[str, ...]:
     return _NAMES[kind]
 
 
-def _read_result(record: dict[str, Any]) -> RolloutResult:
-    outcomes = tuple(
-        RewardOutcome(**{**each, "calls": tuple(each["calls"]), "found": tuple(each["found"])})
-        for each in record["outcomes"]
-    )
-    return RolloutResult(**{**record, "outcomes": outcomes, "extra_info_refused": tuple(record["extra_info_refused"])})
-
-
-def _read_sample(record: dict[str, Any]) -> Sample:
-    record["span_ids"] = tuple(record["span_ids"])
-    record["policy_version_runs"] = tuple(PolicyVersionRun(**run) for run in record["policy_version_runs"])
-    record["arrays"] = tuple(
-        TokenArray(each["name"], each["dtype"], tuple(each["shape"]), each["data"]) for each in record["arrays"]
-    )
-    return Sample(**record)
+_READER = RecordReader(
+    RECORD,
+    {RECORD: Batch}
+    | {each.__name__: each for each in (RolloutResult, RewardOutcome, Sample, PolicyVersionRun, TokenArray)},
+)

@@ -124,6 +124,8 @@ class Onlooker:
                     said = read_said(record)
                 except InvalidEvent:
                     continue  # the ledger tells of it
+                if said.topic != BATCHES:
+                    continue  # of an output
                 view = self._readers.setdefault(said.reader, ReaderView(said.reader))
                 view.next_step = said.step + 1 if isinstance(said, StepAcknowledged) else said.step
                 view.awaits = said.groups if isinstance(said, StepAwaited) else None

@@ -13,6 +13,7 @@ Not here  which calls make a line: consumers.trajectory
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +23,8 @@ from rolloutlog.eventstore.events import PolicyVersionRun, Span, TokenArray
 from rolloutlog.eventstore.tokens import TOKEN_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One training row of P prompt and T response tokens.
+class Sample(NamedTuple):
+    """One training row of P prompt and T response tokens; `_replace` makes a changed one.
 
     prompt_ids, response_ids   int32 little-endian, 4 P and 4 T bytes
     response_mask              uint8, T bytes, 1 = written by the policy
@@ -268,6 +268,8 @@ def _added(steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _reward_tokens(rewards: Sequence[tuple[int, float]]) -> tuple[bytes, bytes]:
     """Pack (token index, value) pairs, ascending by index."""
+    if not rewards:
+        return b"", b""  # as most calls have it
     index = np.array([at for at, _ in rewards], "<i4").tobytes()
     value = np.array([amount for _, amount in rewards], "<f8").tobytes()
     return index, value

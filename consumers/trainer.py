@@ -12,7 +12,7 @@
 The log's client runs in a thread of its own and reads ahead, so that a step of any length disturbs nothing. A step that
 is not acknowledged is handed out again after a restart. An acknowledgement is one transaction: the ends of the step's
 samples, and where reading goes on in each partition. `state_dict()` goes with a checkpoint, `load_state_dict()` rewinds
-to it.
+to it. With `output` it reads what a replay made instead, and ends where that is complete.
 
 Not here  in consumers.stream: what makes a step: collector; arrays: padding; the client's thread: work
 """
@@ -70,13 +70,19 @@ T = TypeVar("T")
 
 
 class BatchStream:
-    """Steps of one reader. Any thread may use it. `run_id`: of the log; `reader`, `partitions`: as opened."""
+    """Steps of one reader. Any thread may use it.
+
+    run_id              of the log
+    reader, partitions  as opened
+    output              name of the replay's output that it reads; None = live batches
+    """
 
     def __init__(self, client: ClientThread, work: StreamWork) -> None:
         """Use `open`."""
         self.url = work.parts.log.url
         self.run_id = work.parts.run.run_id
         self.reader = work.reader
+        self.output = work.parts.output
         self.partitions = tuple(work.acked.offsets)
         self._client = client
         self._work = work
@@ -107,13 +113,15 @@ class BatchStream:
         warn_s: float = WARN_S,
         ack_s: float = ACK_S,
         on_history_lost: str = "fail",
+        output: str | None = None,
         clock: Callable[[], int] = time.time_ns,
         opener: Opener | None = None,
     ) -> "BatchStream":
         """Take over the reader's name and go on after what it acknowledged; blocks until that is done.
 
         url             None = environment ROLLOUTLOG_LOG
-        reader          another stream of the same name is fenced
+        reader          another stream of the same name is fenced, on the same output
+        output          what `rolloutlog replay --output` made under this name; None or `live` = live batches
         clock, opener   UTC nanoseconds; makes the log of (url, create) instead of `open_log`
         Others          as StepSettings and StreamSettings say
         Raises          InvalidSettings, LogMissing, LogUnavailable, PositionRefused, HistoryLost
@@ -130,7 +138,7 @@ class BatchStream:
             response_overlong=response_overlong,
             zero_variance=zero_variance,
         )
-        settings = StreamSettings(reader, partitions, prefetch_bytes, wait_s, warn_s, ack_s, on_history_lost)
+        settings = StreamSettings(reader, partitions, prefetch_bytes, wait_s, warn_s, ack_s, on_history_lost, output)
         client = ClientThread("rolloutlog-trainer")
         try:
             return cls(client, client.submit(_make(url, settings, steps, clock, opener)).result())
@@ -158,7 +166,8 @@ class BatchStream:
         return self._work.evaluations
 
     def next_step(self, timeout_s: float | None = None) -> Step | None:
-        """The next step; blocks until there is one. None when the run has ended and nothing is left.
+        """The next step; blocks until there is one. None when the run has ended and nothing is left; of an output,
+        when its replay is complete and nothing is left.
 
         timeout_s  instead of the stream's wait_s
         Raises     WaitedTooLong, FencedOut, HistoryLost; InvalidSettings when `max_staleness` lacks a policy version
@@ -202,14 +211,15 @@ class BatchStream:
     def state_dict(self) -> dict[str, Any]:
         """All that is acknowledged, as plain JSON values: what goes with a checkpoint."""
         with self._work.lock:
-            return to_state(self._work.acked, reader=self.reader, run_id=self.run_id)
+            output_id = self._work.parts.output_id
+            return to_state(self._work.acked, reader=self.reader, run_id=self.run_id, output_id=output_id)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to a checkpoint. Steps that are handed out, and batches read ahead, are dropped.
 
         What was acknowledged after it does not count any more. A reader that has acknowledged nothing begins there.
-        Raises  InvalidSettings for a state of another run, or ahead of what the reader acknowledged; HistoryLost;
-                FencedOut; LogUnavailable. Nothing is changed then, or by the last one maybe: load it again
+        Raises  InvalidSettings for a state of another run or output, or ahead of what the reader acknowledged;
+                HistoryLost; FencedOut; LogUnavailable. Nothing is changed then, or by the last one maybe: load it again
         """
         self._submit(self._work.load(state)).result()
 

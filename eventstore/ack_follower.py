@@ -1,4 +1,4 @@
-"""Where trainers are, read from the acks topic: first to its end as of then, after that as it grows.
+"""Where trainers on live batches are, read from the acks topic: first to its end as of then, after that as it grows.
 
 One task follows it, in one event loop; what is known may be read from any thread.
 
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
-from rolloutlog.eventstore.acks import PARTITION, Ack, Rewound, StepAwaited, read_said
-from rolloutlog.eventstore.errors import InvalidEvent, LogUnavailable, OffsetOutOfRange
-from rolloutlog.eventstore.log.port import ACKS, Log, Record
+from rolloutlog.eventstore.acks import PARTITION, Ack, Rewound, Said, StepAwaited, read_said
+from rolloutlog.eventstore.errors import InvalidEvent, LogUnavailable, OffsetOutOfRange, UnknownSchema
+from rolloutlog.eventstore.log.port import ACKS, BATCHES, Log, Record
 from rolloutlog.eventstore.log.reading import read_range
 
 CATCH_UP_S = 30.0  # to read the topic to its end; a call after one that took longer goes on where it stopped
@@ -65,6 +65,7 @@ class AckFollower:
         self._turn = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._in_trouble = False
+        self._met_newer = False
 
     def reading(self, reader: str) -> Reading | None:
         """Where the reader is, as far as known; None before any acknowledgement."""
@@ -135,15 +136,34 @@ class AckFollower:
 
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
-            with suppress(InvalidEvent):  # of another program, or of a newer version: as if it were not there
+            try:
                 said = read_said(record)
-                if isinstance(said, StepAwaited):
-                    self._awaiting[said.reader] = asyncio.get_running_loop().time() - self._age_s(record)
-                else:
-                    self._awaiting.pop(said.reader, None)
-                    self._readings[said.reader] = after(self._readings.get(said.reader), said, record.log_time_ns)
+            except UnknownSchema as error:
+                self._note_newer(record, error)
+            except InvalidEvent:
+                pass  # of another program: as if it were not there
+            else:
+                self._take_said(said, record)
             if record.offset % DECODED_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    def _take_said(self, said: Said, record: Record) -> None:
+        if said.topic != BATCHES:
+            return  # it trains on an output: what hosts make has no part in it
+        if isinstance(said, StepAwaited):
+            self._awaiting[said.reader] = asyncio.get_running_loop().time() - self._age_s(record)
+        else:
+            self._awaiting.pop(said.reader, None)
+            self._readings[said.reader] = after(self._readings.get(said.reader), said, record.log_time_ns)
+
+    def _note_newer(self, record: Record, error: UnknownSchema) -> None:
+        """Said once: lag and policy version stand still from there on, and hosts would hold for ever unseen."""
+        if not self._met_newer:
+            _logger.warning(
+                "log %s: acks %d:%d is passed over, lag and policy version may stand still: %s",
+                self._log.url, record.partition, record.offset, error,
+            )  # fmt: skip
+        self._met_newer = True
 
     def _age_s(self, record: Record) -> float:
         """Seconds since it was stored. What comes while the topic is followed is new, whatever the host's clock says:

@@ -2,7 +2,10 @@
 
 A step is acknowledged once its optimizer step is done; a rewind takes back what was acknowledged after a checkpoint.
 The last word on a sample counts. A trainer that waits for groups says so too, outside of any transaction. Fields and
-units: schemas/StepAcknowledged.v2.avsc, schemas/Rewound.v3.avsc, schemas/StepAwaited.v1.avsc.
+units: schemas/StepAcknowledged.v3.avsc, schemas/Rewound.v4.avsc, schemas/StepAwaited.v2.avsc.
+
+A reader's name counts in its topic: `trainer` of an output is another one than `trainer` of the live batches.
+`read_ack` gives those of one topic alone; whoever takes `read_said` looks at `topic`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rolloutlog.eventstore.codec import decode_record, encode_record
 from rolloutlog.eventstore.errors import InvalidEvent
-from rolloutlog.eventstore.log.port import ACKS, NewRecord, Record
+from rolloutlog.eventstore.log.port import ACKS, BATCHES, NewRecord, Record
 
 TRAINED, STALE, FILTERED, REJECTED = "trained", "stale", "filtered", "rejected"
 ENDS = (TRAINED, STALE, FILTERED, REJECTED)
@@ -35,6 +38,7 @@ class StepAcknowledged:
     policy_version  of the weights after it; None = unknown
     samples         ends of its samples, and of those that ended stale or filtered since the record before
     offsets         batches partition → where reading goes on: everything before is acknowledged
+    topic           of the batches: BATCHES, or an output's
     """
 
     reader: str
@@ -44,6 +48,7 @@ class StepAcknowledged:
     samples: tuple[SampleEnd, ...]
     offsets: Mapping[int, int]
     time_ns: int
+    topic: str = BATCHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Rewound:
     policy_version: int | None
     time_ns: int
     line: int | None = None
+    topic: str = BATCHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,7 @@ class StepAwaited:
     step: int
     groups: int
     time_ns: int
+    topic: str = BATCHES
 
 
 Ack = StepAcknowledged | Rewound
@@ -83,8 +90,9 @@ Said = Ack | StepAwaited
 
 
 def ack_records(ack: Said) -> list[NewRecord]:
-    """The records that say so, to be written in one transaction. Their key is the reader."""
-    return [NewRecord(ACKS, PARTITION, ack.reader.encode(), value) for value in _values(ack)]
+    """The records that say so, to be written in one transaction. Key: the reader, for an output with its topic."""
+    key = ack.reader if ack.topic == BATCHES else f"{ack.reader}.{ack.topic}"  # readers' names have no dot
+    return [NewRecord(ACKS, PARTITION, key.encode(), value) for value in _values(ack)]
 
 
 def read_said(record: Record) -> Said:
@@ -106,10 +114,10 @@ def read_said(record: Record) -> Said:
     return StepAcknowledged(**fields)
 
 
-def read_ack(record: Record) -> Ack | None:
-    """As `read_said`; None where nothing is acknowledged."""
+def read_ack(record: Record, topic: str = BATCHES) -> Ack | None:
+    """As `read_said`; None where nothing of that topic is acknowledged."""
     said = read_said(record)
-    return None if isinstance(said, StepAwaited) else said
+    return None if isinstance(said, StepAwaited) or said.topic != topic else said
 
 
 def _values(ack: Said) -> Iterator[bytes]:
@@ -135,6 +143,6 @@ def _values(ack: Said) -> Iterator[bytes]:
         if isinstance(item, str):
             batch_ids.append(item)
         else:
-            samples.append(item._asdict())
+            samples.append({"sample_id": item.sample_id, "end": item.end})
     part = {**fields, "batch_ids": batch_ids, "samples": samples, "offsets": last["offsets"]}
     yield encode_record(StepAcknowledged.__name__, part)

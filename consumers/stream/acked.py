@@ -20,6 +20,7 @@ FORMAT = "r2"  # other than the assembler's numbers: neither is taken for the ot
 FORMAT_1 = "r1"
 ENDED = "ended"
 STATE_FORMAT = 2  # 1: without `ended` and `line`
+STATE_FORMAT_OUTPUT = 3  # with `output`, which no version before would have looked at
 STATE_KEYS = ("format", "reader", "run_id", "step", "policy_version", "offsets")
 COUNT_END = 2**63  # steps, versions and offsets are 64-bit integers in the log
 
@@ -95,10 +96,13 @@ def from_positions(positions: Mapping[int, Position], *, where: str) -> Acked:
     return Acked(found.step, found.policy_version, offsets, frozenset(ended), found.line)
 
 
-def to_state(acked: Acked, *, reader: str, run_id: str) -> dict[str, Any]:
-    """What goes into a checkpoint: plain JSON values."""
+def to_state(acked: Acked, *, reader: str, run_id: str, output_id: str | None = None) -> dict[str, Any]:
+    """What goes into a checkpoint: plain JSON values.
+
+    output_id  of the output that is read, with when it was made; None = live batches
+    """
     return {
-        "format": STATE_FORMAT,
+        "format": STATE_FORMAT if output_id is None else STATE_FORMAT_OUTPUT,
         "reader": reader,
         "run_id": run_id,
         "step": acked.step,
@@ -106,28 +110,38 @@ def to_state(acked: Acked, *, reader: str, run_id: str) -> dict[str, Any]:
         "offsets": {str(partition): offset for partition, offset in sorted(acked.offsets.items())},
         "ended": sorted(acked.ended),
         "line": acked.line,
+        **({} if output_id is None else {"output": output_id}),
     }
 
 
-def from_state(state: Any, *, reader: str, run_id: str, partitions: Collection[int]) -> Acked:
+def from_state(
+    state: Any, *, reader: str, run_id: str, partitions: Collection[int], output_id: str | None = None
+) -> Acked:
     """Read a checkpoint's state. Raises InvalidSettings naming what is wrong.
 
-    reader, run_id, partitions  of the stream that loads it; another reader's lines are unknown to it
+    reader, run_id, partitions, output_id  of the stream that loads it; another reader's lines are unknown to it
     """
     if not isinstance(state, Mapping) or any(key not in state for key in STATE_KEYS):
         got = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
         raise InvalidSettings(
             f"state refused: expected what state_dict() gave, with keys {', '.join(STATE_KEYS)}; got {got}"
         )
-    if type(state["format"]) is not int or not 1 <= state["format"] <= STATE_FORMAT:
+    if type(state["format"]) is not int or not 1 <= state["format"] <= STATE_FORMAT_OUTPUT:
         raise InvalidSettings(
-            f"state refused: expected a format from 1 to {STATE_FORMAT}, got {state['format']!r}: another version of "
-            "rolloutlog saved it"
+            f"state refused: expected a format from 1 to {STATE_FORMAT_OUTPUT}, got {state['format']!r}: another "
+            "version of rolloutlog saved it"
         )
     if state["run_id"] != run_id:
         raise InvalidSettings(
             f"state refused: expected run {run_id}, as this log holds, got {state['run_id']!r}: the checkpoint belongs "
             "to another log; nothing was changed"
+        )
+    saved = state.get("output", "") if state["format"] == STATE_FORMAT_OUTPUT else None
+    if saved != output_id:
+        here, there = ("live batches" if each is None else f"output {each!r}" for each in (output_id, saved))
+        raise InvalidSettings(
+            f"state refused: expected one of {here}, which this stream reads, got one of {there}: offsets of one say "
+            "nothing of the other, nor does what was made anew under a name; nothing was changed"
         )
     step, version = state["step"], state["policy_version"]
     if not _is_count(step) or not (version is None or _is_count(version)):

@@ -15,6 +15,7 @@ from rolloutlog.consumers.batches import Batch
 from rolloutlog.consumers.samples import Sample
 from rolloutlog.consumers.stream.advantages import rollout_rewards
 from rolloutlog.consumers.stream.sample_checks import batch_fault, sample_fault
+from rolloutlog.consumers.stream.soundness import is_plainly_sound
 from rolloutlog.eventstore.acks import FILTERED, REJECTED, SampleEnd
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ logger = logging.getLogger("rolloutlog.trainer")
 
 def admit(batch: Batch, settings: "StepSettings", counts: Counter[str]) -> tuple[list[Sample], list[SampleEnd]]:
     """The samples to train on, cut where the stream does so, and the ends of all others, counted by reason."""
-    if (fault := batch_fault(batch)) is not None:
+    sound = is_plainly_sound(batch)
+    if not sound and (fault := batch_fault(batch)) is not None:
         logger.warning("batch %s of group %s rejected: %s", batch.batch_id, batch.group_id, fault)
         counts["samples_rejected"] += len(batch.samples)
         return [], [SampleEnd(each.sample_id, REJECTED) for each in batch.samples]
@@ -36,11 +38,14 @@ def admit(batch: Batch, settings: "StepSettings", counts: Counter[str]) -> tuple
     kept: list[Sample] = []
     ends: list[SampleEnd] = []
     rejected: list[str] = []
-    for sample in batch.samples:
+    looked_at = batch.samples
+    if sound and limits.is_none and (settings.missing_reward != EXCLUDE or all(s.total is not None for s in looked_at)):
+        kept, looked_at = list(looked_at), ()  # nothing can keep one of them out
+    for sample in looked_at:
         fitting = None
         if limits.drop(sample):
             counts["samples_too_long"] += 1
-        elif (fault := sample_fault(sample, batch.rollouts)) is not None:
+        elif not sound and (fault := sample_fault(sample, batch.rollouts)) is not None:
             rejected.append(f"{sample.sample_id}: {fault}")
             ends.append(SampleEnd(sample.sample_id, REJECTED))
             continue

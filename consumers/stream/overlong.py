@@ -7,7 +7,7 @@ Rewards         a reward on a token that is left out moves to the nearest token 
 Not cut         which rewards count, and the sample's id
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +27,11 @@ class Limits:
     prompt_rule: str = DROP
     response_rule: str = DROP
 
+    @property
+    def is_none(self) -> bool:
+        """Whether any number fits."""
+        return self.prompt_tokens is None and self.response_tokens is None
+
     def drop(self, sample: Sample) -> bool:
         """Whether it is dropped for its length."""
         prompt = self.prompt_rule == DROP and _is_above(sample.prompt_ids, self.prompt_tokens)
@@ -36,7 +41,7 @@ class Limits:
         """As many of its tokens as fit; itself where all do. None = dropped: no token with mask 1 would be left."""
         if self.prompt_tokens is not None and _is_above(sample.prompt_ids, self.prompt_tokens):
             start, end = _kept(len(sample.prompt_ids) // TOKEN_BYTES, self.prompt_tokens, self.prompt_rule)
-            sample = replace(sample, prompt_ids=sample.prompt_ids[start * TOKEN_BYTES : end * TOKEN_BYTES])
+            sample = sample._replace(prompt_ids=sample.prompt_ids[start * TOKEN_BYTES : end * TOKEN_BYTES])
         if self.response_tokens is not None and _is_above(sample.response_ids, self.response_tokens):
             return _cut_response(sample, *_kept(len(sample.response_mask), self.response_tokens, self.response_rule))
         return sample
@@ -65,8 +70,7 @@ def _cut_response(sample: Sample, start: int, end: int) -> Sample | None:
     logprobs, calls = sample.logprobs, sample.call_tokens
     if calls is not None:
         calls = np.clip(np.frombuffer(calls, "<i4") - start, 0, end - start).astype("<i4").tobytes()
-    return replace(
-        sample,
+    return sample._replace(
         response_ids=sample.response_ids[start * TOKEN_BYTES : end * TOKEN_BYTES],
         response_mask=mask,
         logprobs=None if logprobs is None else logprobs[start * TOKEN_BYTES : end * TOKEN_BYTES],

@@ -64,11 +64,10 @@ def pad_step(step: Step, prompt_tokens: int, response_tokens: int, pad_id: int) 
     response_tokens = _integer("response_tokens", response_tokens, 0)
     pad_id = _integer("pad_id", pad_id, -TOKENS_END)
     samples, rows = step.samples, step.row_count
-    for sample in samples:
-        _check_length(sample, "prompt", sample.prompt_ids, prompt_tokens)
-        _check_length(sample, "response", sample.response_ids, response_tokens)
     prompts = [sample.prompt_ids for sample in samples]
     responses = [sample.response_ids for sample in samples]
+    _check_lengths(samples, "prompt", prompts, prompt_tokens)
+    _check_lengths(samples, "response", responses, response_tokens)
     ones = b"\x01" * max(prompt_tokens, response_tokens)
     totals = step.totals + (0.0,) * step.padding_count
     return Padded(
@@ -134,6 +133,8 @@ def _column(values: Sequence[Any], dtype: Any, rows: int, padding: Any) -> NDArr
 
 
 def _oldest(sample: Sample) -> int:
+    if not sample.policy_version_runs:
+        return UNKNOWN_VERSION
     known = [run.policy_version for run in sample.policy_version_runs if run.policy_version is not None]
     return min(known, default=UNKNOWN_VERSION)
 
@@ -145,10 +146,12 @@ def _integer(name: str, value: Any, least: int) -> int:
     return value
 
 
-def _check_length(sample: Sample, name: str, ids: bytes, limit: int) -> None:
-    tokens = len(ids) // TOKEN_BYTES
-    if tokens > limit:
-        raise SampleTooLong(
-            f"sample {sample.sample_id}: expected a {name} of at most {limit} tokens, got {tokens}; nothing is cut: "
-            f"pad to more tokens, or open the stream with {name}_tokens_max={limit}, which filters such samples"
-        )
+def _check_lengths(samples: Sequence[Sample], name: str, parts: Sequence[bytes], limit: int) -> None:
+    if max(map(len, parts), default=0) < (limit + 1) * TOKEN_BYTES:
+        return
+    index = next(index for index, part in enumerate(parts) if len(part) // TOKEN_BYTES > limit)
+    raise SampleTooLong(
+        f"sample {samples[index].sample_id}: expected a {name} of at most {limit} tokens, got "
+        f"{len(parts[index]) // TOKEN_BYTES}; nothing is cut: pad to more tokens, or open the stream with "
+        f"{name}_tokens_max={limit}, which filters such samples"
+    )

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from re import compile as regex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolloutlog.consumers.position import PositionRefused
 from rolloutlog.consumers.stream.acked import Acked
@@ -17,6 +17,9 @@ from rolloutlog.eventstore.errors import InvalidSettings, LogMissing
 from rolloutlog.eventstore.log import BATCHES, EVENTS, Log, open_log
 from rolloutlog.eventstore.meta import Run, read_run
 from rolloutlog.eventstore.topics import check_partitions
+
+if TYPE_CHECKING:
+    from rolloutlog.consumers.stream.output_end import OutputEnd
 
 CLOSE_S = 5.0  # for each part
 
@@ -36,6 +39,7 @@ class StreamSettings:
     wait_s, warn_s   until a step that does not come is an error; between warnings that name who is awaited
     ack_s            for an acknowledgement while the log does not answer
     on_history_lost  `fail`, or `skip` what retention removed
+    output           name of the replay's output that is read; None = live batches
     """
 
     reader: str
@@ -45,6 +49,7 @@ class StreamSettings:
     warn_s: float
     ack_s: float
     on_history_lost: str
+    output: str | None = None
 
     def __post_init__(self) -> None:
         reader = self.reader
@@ -52,6 +57,8 @@ class StreamSettings:
             raise InvalidSettings(
                 f"reader: expected a name of up to 64 letters, digits, _ and -, and not {_ASSEMBLER!r}, got {reader!r}"
             )
+        if self.output is not None and not isinstance(self.output, str):
+            raise InvalidSettings(f"output: expected the name of an output, or None, got {self.output!r}")
         prefetch_bytes = plain_integer(self.prefetch_bytes)
         if type(prefetch_bytes) is not int or prefetch_bytes < 1:
             raise InvalidSettings(f"prefetch_bytes: expected an integer from 1, got {prefetch_bytes!r}")
@@ -69,7 +76,10 @@ class StreamSettings:
 class StreamParts:
     """Made by `open`.
 
-    begin  what is acknowledged of the partitions read
+    begin       what is acknowledged of the partitions read
+    topic       that is read
+    output      its name; None = live batches
+    output_end  tells which one of that name it is, and when all of it is there; None = live batches
     """
 
     def __init__(self, log: Log, run: Run, settings: StreamSettings, clock: Callable[[], int]) -> None:
@@ -80,6 +90,9 @@ class StreamParts:
         self.owner: ReaderOwner
         self.prefetch: Prefetch
         self.begin: Acked
+        self.topic = BATCHES
+        self.output: str | None = None
+        self.output_end: OutputEnd | None = None
 
     @classmethod
     async def open(
@@ -99,10 +112,15 @@ class StreamParts:
             check_partitions(run, await log.partitions(EVENTS), url)
             wanted = _checked_partitions(settings.partitions, run.partitions)
             parts = cls(log, run, settings, clock)
-            parts.owner = await ReaderOwner.open(log, settings.reader, clock=clock, commit_s=settings.ack_s)
+            await parts._choose_topic()
+            reader, topic = settings.reader, parts.topic
+            app = reader if parts.output_id is None else f"{reader}.output.{parts.output_id}"
+            parts.owner = await ReaderOwner.open(
+                log, app, topic, name=f"reader {reader} of {topic}", clock=clock, commit_s=settings.ack_s
+            )
             try:
-                parts.begin = await _begin(log, parts.owner.acked, wanted, settings.reader)
-                offsets = await readable_offsets(log, parts.begin.offsets, skip_lost=settings.skip_lost)
+                parts.begin = await _begin(log, topic, parts.owner.acked, wanted, reader)
+                offsets = await readable_offsets(log, topic, parts.begin.offsets, skip_lost=settings.skip_lost)
                 parts.prefetch = Prefetch(
                     log,
                     offsets,
@@ -110,6 +128,8 @@ class StreamParts:
                     batches_max=batches_max,
                     bytes_max=settings.prefetch_bytes,
                     skip_lost=settings.skip_lost,
+                    topic=topic,
+                    is_whole=None if parts.output_end is None else parts.output_end.is_whole,
                 )
             except BaseException:
                 await parts.owner.close()
@@ -119,18 +139,32 @@ class StreamParts:
             raise
         return parts
 
+    @property
+    def output_id(self) -> str | None:
+        """The output's name, and when it was made; None = live batches."""
+        return None if self.output_end is None else self.output_end.id
+
+    async def _choose_topic(self) -> None:
+        if self.settings.output is None:
+            return
+        from rolloutlog.consumers.stream.output_end import OutputEnd  # a live stream needs nothing of replays
+
+        self.output_end = await OutputEnd.find(self.log, self.settings.output)
+        if self.output_end is not None:
+            self.topic, self.output = self.output_end.topic, self.settings.output
+
     async def close(self) -> None:
         for close in (self.prefetch.close, self.owner.close, self.log.close):
             await _close_quietly(close, self.log.url)
 
 
-async def _begin(log: Log, acked: Acked, partitions: Sequence[int], reader: str) -> Acked:
+async def _begin(log: Log, topic: str, acked: Acked, partitions: Sequence[int], reader: str) -> Acked:
     """What was acknowledged of these partitions; one that never was begins at its first readable offset."""
-    ranges = await log.ranges(BATCHES, partitions)
+    ranges = await log.ranges(topic, partitions)
     for partition in partitions:
         if (offset := acked.offsets.get(partition, 0)) > ranges[partition].written:
             raise PositionRefused(
-                f"reader {reader}, partition {partition} of {BATCHES}: expected a position of at most "
+                f"reader {reader}, partition {partition} of {topic}: expected a position of at most "
                 f"{ranges[partition].written}, where the log ends, got {offset}: the topic was made anew, or lost its "
                 "end. Open the stream with another reader's name"
             )

@@ -2,9 +2,12 @@
 
 `open` takes these steps, and `commit` takes 1 to 3 again after an answer that did not come:
 
-  1 fence     own the batches topic as a whole under the reader's name; an older one can store nothing from here on
+  1 fence     own the topic of batches as a whole under the reader's name; an older one can store nothing from here on
   2 claim     write host, pid and time to meta, for the one that was fenced
   3 position  read what is committed, only now: an older owner's last transaction is in it
+
+A reader of an output owns under another name than one of live batches: an app's owner of a whole topic fences the one
+before whatever its topic, and both may train at once.
 
 A commit whose answer did not come is looked for in the positions: they are as before, or as wanted. It is sent again
 only when no newer owner has claimed the name meanwhile.
@@ -19,10 +22,11 @@ from collections.abc import Callable, Sequence
 from rolloutlog.consumers.owners import META_PARTITION, POLL_S, WHOLE_TOPIC, Claim, Claims, FencedOut, write_claim
 from rolloutlog.consumers.stream.acked import Acked, acked_of, from_positions, to_positions
 from rolloutlog.eventstore.errors import Fenced, LogUnavailable, StoreError
-from rolloutlog.eventstore.log import BATCHES, META, Log, NewRecord, Owner, Position
+from rolloutlog.eventstore.log import META, Log, NewRecord, Owner, Position
 
 SUCCESSOR_WAIT_S = 5.0
 RETRY_S = (0.2, 5.0)  # first and longest pause before a commit is looked for again
+OWNED_S = 1.0  # after a commit the name is taken for ours: looking would cost a fast trainer a part of each step
 
 logger = logging.getLogger("rolloutlog.trainer")
 
@@ -30,10 +34,14 @@ logger = logging.getLogger("rolloutlog.trainer")
 class ReaderOwner:
     """Made by `open`. `acked`: what is committed; it changes with `commit` alone."""
 
-    def __init__(self, log: Log, reader: str, claims: Claims, clock: Callable[[], int], commit_s: float) -> None:
+    def __init__(
+        self, log: Log, app: str, topic: str, name: str, claims: Claims, clock: Callable[[], int], commit_s: float
+    ) -> None:
         self.acked = Acked(0, None, {})
         self._log = log
-        self._reader = reader
+        self._app = app
+        self._topic = topic
+        self._name = name
         self._claims = claims
         self._clock = clock
         self._commit_s = commit_s
@@ -43,22 +51,28 @@ class ReaderOwner:
         self._claim: Claim | None = None  # the newest of ours that is stored
         self._claims_made: list[Claim] = []
         self._fenced: FencedOut | None = None
+        self._stored_at = float("-inf")  # by the loop's clock
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, log: Log, reader: str, *, clock: Callable[[], int], commit_s: float) -> "ReaderOwner":
+    async def open(
+        cls, log: Log, app: str, topic: str, *, name: str, clock: Callable[[], int], commit_s: float
+    ) -> "ReaderOwner":
         """Fence older owners of the name and read what they acknowledged.
 
+        app       under which it owns
+        topic     of batches: the live ones, or an output's
+        name      of the reader, in errors
         commit_s  for a commit with all its repetitions
         Raises    FencedOut when another one takes the name at the same moment; PositionRefused, LogUnavailable
         """
         # Our claim will stand above this, and those of successors above ours.
         end = (await log.ranges(META, [META_PARTITION]))[META_PARTITION].end
-        made = cls(log, reader, Claims(log, first=end), clock, commit_s)
+        made = cls(log, app, topic, name, Claims(log, first=end), clock, commit_s)
         try:
             owner = await made._own()
             made._positions = dict(await owner.positions())
-            made.acked = from_positions(made._positions, where=f"reader {reader} of {BATCHES}")
+            made.acked = from_positions(made._positions, where=made._name)
         except Fenced as error:
             fenced_out = await made._fenced_out()
             await made.close()
@@ -91,7 +105,7 @@ class ReaderOwner:
                     self._unknown = wanted
                     if loop.time() + pause_s >= deadline:
                         raise LogUnavailable(
-                            f"reader {self._reader}: no answer within {self._commit_s:g} s to what acknowledges up to "
+                            f"{self._name}: no answer within {self._commit_s:g} s to what acknowledges up to "
                             f"step {acked.step}, which may be stored; acknowledge it again: {error}"
                         ) from error
                     logger.warning("%s; looking again in %.1f s", error, pause_s)
@@ -100,8 +114,14 @@ class ReaderOwner:
                 except StoreError:
                     await self._drop_owner()  # it may be unusable now
                     raise
+            self._stored_at = loop.time()
             self._positions, self._unknown = self._positions | wanted, {}
             self.acked = acked_of(acked.step, acked.policy_version, self.acked.reached | acked.reached, acked.line)
+
+    @property
+    def has_just_stored(self) -> bool:
+        """Whether the name was ours less than OWNED_S ago: a commit of ours was stored."""
+        return self._fenced is None and asyncio.get_running_loop().time() < self._stored_at + OWNED_S
 
     async def check(self) -> None:
         """Raise FencedOut when a newer owner has claimed the name. Says nothing when claims cannot be read."""
@@ -138,9 +158,9 @@ class ReaderOwner:
         return False
 
     async def _own(self) -> Owner:
-        owner = await self._log.own(self._reader, BATCHES, None)
+        owner = await self._log.own(self._app, self._topic, None)
         try:
-            claim = Claim(self._reader, BATCHES, WHOLE_TOPIC, socket.gethostname(), os.getpid(), self._clock())
+            claim = Claim(self._app, self._topic, WHOLE_TOPIC, socket.gethostname(), os.getpid(), self._clock())
             self._claims_made.append(claim)  # before it is written: an unanswered one may be stored
             await write_claim(owner, claim)
             self._claim = claim
@@ -174,9 +194,9 @@ class ReaderOwner:
                     break
                 await asyncio.sleep(POLL_S)
         except StoreError:
-            logger.warning("reader %s: the successor's name could not be read", self._reader)
+            logger.warning("%s: the successor's name could not be read", self._name)
         self._fenced = FencedOut(
-            f"reader {self._reader} of {BATCHES} was taken over by {successor or 'unknown'}; this stream stored "
+            f"{self._name} was taken over by {successor or 'unknown'}; this stream stored "
             "nothing after that and gives no more steps. Trainers that run at once need readers of different names"
         )
         return self._fenced

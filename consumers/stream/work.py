@@ -23,7 +23,6 @@ from rolloutlog.consumers.stream.prefetch import readable_offsets
 from rolloutlog.consumers.stream.step import Step
 from rolloutlog.eventstore.acks import Rewound, StepAcknowledged, StepAwaited, ack_records
 from rolloutlog.eventstore.errors import InvalidSettings, LogUnavailable, StoreError
-from rolloutlog.eventstore.log import BATCHES
 from rolloutlog.eventstore.scope import NotOpen
 
 TELL_AFTER_S = 1.0  # of waiting hosts are told, who may hold rollouts back for this trainer
@@ -116,7 +115,7 @@ class StreamWork:
             return step
 
     async def gather(self, timeout_s: float | None) -> bool:
-        """Wait until a whole step is there; False when the run has ended before."""
+        """Wait until a whole step is there; False when the run, or the output that is read, has ended before."""
         if self._settings.max_staleness is not None and self.policy_version is None:
             raise InvalidSettings(
                 f"max_staleness={self._settings.max_staleness}: expected set_policy_version(version) before a step is "
@@ -127,15 +126,16 @@ class StreamWork:
         waiting = asyncio.current_task()
         assert waiting is not None
         self._waits.add(waiting)
-        check = asyncio.create_task(self.parts.owner.check())
+        check = None if self.parts.owner.has_just_stored else asyncio.create_task(self.parts.owner.check())
         try:
             return await self._gather(self.parts.settings.wait_s if timeout_s is None else timeout_s)
         finally:
-            await asyncio.wait([check], timeout=CHECK_S)
-            if check.done() and not check.cancelled():
-                check.result()
-            check.add_done_callback(_consume)
-            check.cancel()
+            if check is not None:
+                await asyncio.wait([check], timeout=CHECK_S)
+                if check.done() and not check.cancelled():
+                    check.result()
+                check.add_done_callback(_consume)
+                check.cancel()
             self._waits.discard(waiting)
 
     async def ack(self, step: Step, policy_version: int | None) -> None:
@@ -186,11 +186,17 @@ class StreamWork:
     async def load(self, state: Mapping[str, Any]) -> None:
         parts = self.parts
         async with self._turn:
-            acked = from_state(state, reader=self.reader, run_id=parts.run.run_id, partitions=self.acked.offsets)
+            acked = from_state(
+                state,
+                reader=self.reader,
+                run_id=parts.run.run_id,
+                partitions=self.acked.offsets,
+                output_id=parts.output_id,
+            )
             if parts.owner.acked.offsets:
                 self._check_not_ahead(acked)
             await self._check_below_end(acked)
-            readable = await readable_offsets(parts.log, acked.offsets, skip_lost=parts.settings.skip_lost)
+            readable = await readable_offsets(parts.log, parts.topic, acked.offsets, skip_lost=parts.settings.skip_lost)
             if (
                 self._unloaded
                 or replace(acked, line=self.acked.line if acked.line is None else acked.line) != self.acked
@@ -209,7 +215,9 @@ class StreamWork:
         """Begin a line of steps at a state; returns what is acknowledged then."""
         # Above the line before, also when the clock was set back: a line's name is given once.
         self._line = max(self.parts.clock(), self._line + 1)
-        rewound = Rewound(self.reader, acked.step, acked.offsets, acked.policy_version, self._line, acked.line)
+        rewound = Rewound(
+            self.reader, acked.step, acked.offsets, acked.policy_version, self._line, acked.line, self.parts.topic
+        )
         begun = replace(acked, line=self._line)
         try:
             await self.parts.owner.commit(ack_records(rewound), begun)
@@ -252,7 +260,7 @@ class StreamWork:
         parts, loop = self.parts, asyncio.get_running_loop()
         began = loop.time()
         deadline, warn_at = began + wait_s, began + parts.settings.warn_s
-        while not self._is_whole():
+        while not self._add_ready():
             self._waits_since = began if self._waits_since is None else self._waits_since
             tell_at = max(self._waits_since + TELL_AFTER_S, self._told_at + TELL_EVERY_S)
             try:
@@ -271,7 +279,7 @@ class StreamWork:
                 warn_at = loop.time() + max(parts.settings.warn_s, WARN_S_LEAST)
                 continue
             if published is None:
-                self._is_whole()
+                self._add_ready()
                 self._waits_since = None
                 return False
             with self.lock:
@@ -283,7 +291,7 @@ class StreamWork:
         """Say that groups are lacking. Raises FencedOut: a trainer that was fenced must not wait to the end."""
         with self.lock:
             lacks = self._settings.groups_per_step - self._collector.group_count
-            awaited = StepAwaited(self.reader, self._collector.number, lacks, self.parts.clock())
+            awaited = StepAwaited(self.reader, self._collector.number, lacks, self.parts.clock(), self.parts.topic)
         try:
             async with asyncio.timeout(TELL_S):
                 await self.parts.owner.check()
@@ -291,10 +299,16 @@ class StreamWork:
         except (TimeoutError, LogUnavailable) as error:
             logger.debug("reader %s: that it waits could not be said: %r", self.reader, error)
 
-    def _is_whole(self) -> bool:
+    def _add_ready(self) -> bool:
+        """Add what can be taken without waiting, up to a whole step. Returns whether one is there."""
+        prefetch = self.parts.prefetch
         with self.lock:
-            self._collector.reach(self.parts.prefetch.reached())
-            return self._collector.is_whole(self.policy_version)
+            whole = self._collector.is_whole(self.policy_version)
+            while not whole and (published := prefetch.take_ready()) is not None:
+                self._collector.add(published, self.policy_version)
+                whole = self._collector.is_whole(self.policy_version)
+            self._collector.reach(prefetch.reached())
+            return whole
 
     def _expect(self, step: Step) -> _HandedOut:
         what = f"step {step.number} refused"
@@ -323,6 +337,7 @@ class StreamWork:
             samples=tuple(taken.samples),
             offsets=acked.offsets,
             time_ns=self.parts.clock(),
+            topic=self.parts.topic,
         )
         await self.parts.owner.commit(ack_records(ack), acked)
         with self.lock:
@@ -354,7 +369,7 @@ class StreamWork:
             )
 
     async def _check_below_end(self, acked: Acked) -> None:
-        ranges = await self.parts.log.ranges(BATCHES, list(acked.offsets))
+        ranges = await self.parts.log.ranges(self.parts.topic, list(acked.offsets))
         for partition, offset in acked.offsets.items():
             if offset > ranges[partition].written:
                 raise InvalidSettings(
@@ -368,11 +383,14 @@ class StreamWork:
         with self.lock:
             have, passed_over = self._collector.group_count, self._collector.passed_over
         awaited = [p for p in self.acked.offsets if p not in parts.prefetch.ended_partitions]
-        try:
-            async with asyncio.timeout(DESCRIBE_S):
-                whom = await describe_awaited(parts.log, awaited, parts.run.partitions, parts.clock)
-        except TimeoutError:
-            whom = "what assemblers do could not be read in time"
+        if parts.output_end is not None:
+            whom = parts.output_end.describe(self.acked.offsets.keys(), parts.clock)
+        else:
+            try:
+                async with asyncio.timeout(DESCRIBE_S):
+                    whom = await describe_awaited(parts.log, awaited, parts.run.partitions, parts.clock)
+            except TimeoutError:
+                whom = "what assemblers do could not be read in time"
         passed = "".join(f", {count} samples {end}" for end, count in sorted(passed_over.items()))
         trouble = f"; the log cannot be read: {parts.prefetch.unavailable}" if parts.prefetch.unavailable else ""
         return (

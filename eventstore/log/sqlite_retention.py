@@ -2,10 +2,12 @@
 
 A record may go when it is older (by log time) than its topic keeps records, and no owner needs it:
 
-events   those at or above the assembler's committed offset L stay: open groups began there. Without L all stay
+events   those at or above the assembler's committed offset L stay: open groups began there. Without L all stay. Where
+         replays stand holds nothing: one that goes on says by name what it lacks
 batches  those at or above the position of any reader stay; a reader that never committed one, and `trainer` while no
          reader is known, hold all
-acks     the newest acknowledgement of each reader stays, however old: hosts read policy version and lag from it
+acks     the newest acknowledgement of each reader of the live batches stays, however old: hosts read policy version
+         and lag from it
 others   a topic's owners hold it like batches; without owners age alone decides
 meta     compacted: of records with the same key all but the newest go, once they are older than COMPACT_AFTER_S
 
@@ -28,6 +30,7 @@ from rolloutlog.eventstore.log.sqlite_records import find_partition, trim
 from rolloutlog.schemas import versions
 
 ASSEMBLER, TRAINER = "assembler", "trainer"  # owners that are expected, also before they have come
+REPLAYS = "replay."  # how their apps begin
 WHOLE_TOPIC_ID = 0  # of an owner's row in `owners`, when it owns a topic as a whole
 COMPACT_AFTER_S = 3600  # whoever follows a compacted topic sees each record in between for so long
 RECORDS_A_TRANSACTION = 1_000  # other writers wait no longer than one such removal takes
@@ -172,6 +175,7 @@ def _before(connection: sqlite3.Connection, found: _Partition, now_ns: int, with
         rows = connection.execute(
             "SELECT max(log_time_ns), key FROM records WHERE partition_id = ? "
             f"AND coalesce(substr(value, 1, {FRAME_BYTES}), x'') NOT IN ({', '.join('?' * len(waiting))}) "
+            "AND coalesce(instr(key, x'2e'), 0) = 0 "  # with a dot: of a reader of an output, which no host follows
             "GROUP BY key ORDER BY 1 LIMIT 1",
             (found.id, *waiting),
         )
@@ -199,9 +203,11 @@ def _holders(
             "SELECT DISTINCT p.topic FROM owners o JOIN partitions p ON p.id = o.partition_id WHERE o.app = ?", (app,)
         )
         # Which topic an owner reads is known by its positions; before the first one it is a new reader of batches.
-        if found.topic in ({topic for (topic,) in rows} or {BATCHES}):
+        # Names with a dot are of others, who read none: readers of outputs, whoever imports or creates an output.
+        if found.topic in ({topic for (topic,) in rows} or ({BATCHES} if "." not in app else set())):
             here.setdefault(app, None)
     if found.topic == EVENTS:
+        here = {app: position for app, position in here.items() if not app.startswith(REPLAYS)}
         here.setdefault(ASSEMBLER, None)
     if found.topic == BATCHES and not here:
         here[TRAINER] = None

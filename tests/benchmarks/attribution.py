@@ -76,7 +76,7 @@ def rewards(size: int, chance: random.Random) -> Iterator[Entry]:
 def late(size: int, chance: random.Random) -> Iterator[Entry]:
     for entry in wide(size, chance):
         if isinstance(entry, SpanEntry) and entry.kind == "call":
-            entry = replace(entry, end_ns=LAST_NS - entry.start_ns)
+            entry = entry._replace(end_ns=LAST_NS - entry.start_ns)
         elif isinstance(entry, RewardEntry):
             entry = replace(entry, time_ns=LAST_NS - entry.time_ns % 1_000)
         yield entry

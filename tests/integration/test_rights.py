@@ -23,7 +23,7 @@ pytestmark = pytest.mark.kafka
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy/kafka/acls.sh"
 PREFIX = "run1"
-ROLES = ("host", "assembler", "trainer", "operator")
+ROLES = ("host", "assembler", "trainer", "replay", "archive", "operator")
 PASSWORD = "secret"
 
 # Kafka's numbers of what the tool takes by name.
@@ -96,13 +96,13 @@ async def grant(url: str, rules: list[tuple[int, str, int, str, str, int, int]])
     await cluster.close()
 
 
-def command(*arguments: str) -> Command:
-    started = Command(*arguments, kafka_sasl_password=PASSWORD)
+def command(*arguments: str, path: Path | None = None) -> Command:
+    started = Command(*arguments, path=path, kafka_sasl_password=PASSWORD)
     assert started.finish() == 0, started.stderr + started.stdout
     return started
 
 
-def test_rights_of_each_role_are_enough_for_its_work(urls: dict[str, str]):
+def test_rights_of_each_role_are_enough_for_its_work(urls: dict[str, str], tmp_path: Path):
     command("topics", "create", "--partitions", "1", "--log", urls["operator"])
     doctor = command("doctor", "--log", urls["operator"])
     assert "ok       rights     describe, read and write on all topics, groups and transactional ids" in doctor.stdout
@@ -125,9 +125,33 @@ def test_rights_of_each_role_are_enough_for_its_work(urls: dict[str, str]):
         assert events.policy_version() == 1
     command("status", "--ledger", "--log", urls["operator"])
 
+    (tmp_path / "judges.py").write_text(
+        "from rolloutlog.consumers.scoring import Reward\n\ndef judge(rollout):\n    return Reward(0.5, name='judge')\n"
+    )
+    scored = ("--scorer", "judges:judge", "--record")
+    replay = command("replay", "--log", urls["replay"], "--output", "judged", *scored, path=tmp_path)
+    assert replay.stdout.startswith("judged: 1 groups, ")
+    assert command("outputs", "--log", urls["replay"]).stdout.startswith("judged: complete, 1 groups")
+    with BatchStream.open(
+        urls["trainer"], output="judged", groups_per_step=1, max_staleness=None, missing_reward="exclude", wait_s=30.0
+    ) as stream:
+        stream.ack(stream.next_step(), policy_version=1)
+        assert stream.next_step() is None
+    archive = command("archive", "--log", urls["archive"], "--to", str(tmp_path / "archive"), "--until-end")
+    assert archive.finish() == 0
+
 
 @pytest.mark.parametrize(
-    ("role", "topic"), [("host", "batches"), ("host", "meta"), ("trainer", "events"), ("assembler", "acks")]
+    ("role", "topic"),
+    [
+        ("host", "batches"),
+        ("host", "meta"),
+        ("trainer", "events"),
+        ("assembler", "acks"),
+        ("replay", "events"),
+        ("replay", "batches"),
+        ("archive", "meta"),
+    ],
 )
 async def test_rights_of_a_role_do_not_reach_to_anothers_topics(urls: dict[str, str], role: str, topic: str):
     command("topics", "create", "--log", urls["operator"])
@@ -148,4 +172,4 @@ async def test_rights_of_a_host_do_not_let_it_fence_an_assembler(urls: dict[str,
 
 def test_acls_script_with_an_unknown_role_says_what_it_takes():
     done = subprocess.run([SCRIPT, "p", "nobody", "User:x"], capture_output=True, text=True, check=False)
-    assert (done.returncode, "host|assembler|trainer|operator" in done.stderr) == (2, True)
+    assert (done.returncode, "host|assembler|trainer|replay|archive|operator" in done.stderr) == (2, True)

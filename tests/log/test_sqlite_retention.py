@@ -198,6 +198,19 @@ async def test_retention_of_acknowledgements_keeps_what_stands_below_words_of_wa
     assert (cut.before, cut.kept) == (1, "the newest of reader a stays")
 
 
+async def test_retention_is_not_held_back_by_readers_of_outputs(log: SqliteLog, url: str, clock: Clock):
+    """No host follows them, and they read no live batches; nor do those who create an output."""
+    await fill(log, BATCHES, clock)
+    await commit(log, "trainer", BATCHES, None, 4)
+    await log.append(ack_records(StepAcknowledged("trainer", 0, 1, (), (), {0: 1}, 1, "output.judged")))
+    clock.now_s += 2 * HOUR_S
+    await log.append(ack_records(StepAcknowledged("trainer", 0, 1, (), (), {0: 1}, 1)))
+    for app in ("trainer.output.judged", "output.judged"):
+        await (await log.own(app, META, None)).close()
+    batches, acks = await plan(url, clock, BATCHES), await plan(url, clock, ACKS)
+    assert (batches.kept, acks.before, acks.kept) == ("trainer is at offset 4", 1, "")
+
+
 async def test_retention_of_meta_leaves_the_newest_of_each_key(log: SqliteLog, url: str, clock: Clock):
     await log.append([NewRecord(META, 0, key, b"") for key in (b"run/1", b"status/0", b"status/0", b"status/0")])
     clock.now_s += 2 * HOUR_S

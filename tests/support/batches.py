@@ -66,28 +66,28 @@ def end_records(partitions: int) -> list[NewRecord]:
     return [NewRecord(BATCHES, partition, None, encode_event(run_ended())) for partition in range(partitions)]
 
 
-def published_ids(store: Store) -> list[str]:
-    """Sample ids of all batches, by partition and offset."""
+def published_ids(store: Store, topic: str = BATCHES) -> list[str]:
+    """Sample ids of all batches of a topic, by partition and offset."""
     found: list[str] = []
     for partition in range(store.partitions):
         joiner = Joiner()
-        for record in store.records(BATCHES, [partition]):
+        for record in store.records(topic, [partition]):
             whole = joiner.add(record)
             if whole is not None and whole.batch is not None:
                 found += [each.sample_id for each in whole.batch.samples]
     return found
 
 
-def last_words(store: Store, reader: str = "trainer") -> dict[str, str]:
+def last_words(store: Store, reader: str = "trainer", topic: str = BATCHES) -> dict[str, str]:
     """The last word on each sample: a rewind takes back what was said from its step on, or since on another line."""
-    return last_words_of(store.records(ACKS, [0]), reader)
+    return last_words_of(store.records(ACKS, [0]), reader, topic)
 
 
-def last_words_of(records: Sequence[Record], reader: str = "trainer") -> dict[str, str]:
+def last_words_of(records: Sequence[Record], reader: str = "trainer", topic: str = BATCHES) -> dict[str, str]:
     said: list[tuple[int, dict[str, str]]] = []
     lines = {0: said}
     for record in records:
-        ack = read_ack(record)
+        ack = read_ack(record, topic)
         if ack is None or ack.reader != reader:
             continue
         if isinstance(ack, Rewound):
@@ -98,9 +98,9 @@ def last_words_of(records: Sequence[Record], reader: str = "trainer") -> dict[st
     return {sample_id: end for _, ends in said for sample_id, end in ends.items()}
 
 
-def assert_ledger_holds(store: Store, in_flight: int, reader: str = "trainer") -> Counter[str]:
+def assert_ledger_holds(store: Store, in_flight: int, reader: str = "trainer", topic: str = BATCHES) -> Counter[str]:
     """Published samples = ends + in flight, and no end is of a sample that was never published. Returns the ends."""
-    known, words = published_ids(store), last_words(store, reader)
+    known, words = published_ids(store, topic), last_words(store, reader, topic)
     assert len(known) == len(set(known)), "a sample is published twice"
     assert set(words) <= set(known), "an end of a sample that was never published"
     assert len(known) == len(words) + in_flight

@@ -6,6 +6,7 @@ start. It prints `POINT STEP ids…` at each point: `handed_out`, `trained` (not
 --stop-at POINT:STEP  wait there for a line of input: for the test to kill it, or to let it go on
 --every N             save a checkpoint after every N steps
 --keep                save each checkpoint also as CHECKPOINT.STEP
+--output NAME         train on a replay's output
 --until STEP          end before this step
 Ends with 0 when the run has ended, 4 when another trainer took over.
 """
@@ -31,6 +32,7 @@ def main() -> int:
         max_staleness=options.max_staleness,
         missing_reward="exclude",
         wait_s=60,
+        output=options.output,
     ) as stream:
         stream.set_policy_version(0)
         weights: list[str] = []
@@ -91,6 +93,7 @@ def _options() -> Any:
     parser.add_argument("--max-staleness", type=int)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--output")
     parser.add_argument("--until", type=int)
     parser.add_argument("--stop-at", default="")
     return parser.parse_args()

@@ -190,7 +190,7 @@ def test_rows_of_padding_change_neither_advantages_nor_losses_nor_scores():
 
 def test_log_probs_are_left_out_when_a_sample_has_none(caplog):
     made = step({"g": [1.0, 0.0]})
-    lacking = replace(made.samples[1], logprobs=None)
+    lacking = made.samples[1]._replace(logprobs=None)
     data = converted(replace(made, samples=(made.samples[0], lacking)))
     assert "rollout_log_probs" not in data.batch
     assert "1 of 2 samples have no log-probs, g-1/0/c the first" in caplog.text

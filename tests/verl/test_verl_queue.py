@@ -244,7 +244,7 @@ def test_columns_of_a_step_are_those_of_its_rows():
 )
 def test_sample_without_what_the_trainer_needs_is_refused_by_name(lacking, text):
     made = step({"a": [1.0, 0.0]})
-    made = replace(made, samples=(made.samples[0], replace(made.samples[1], **lacking)))
+    made = replace(made, samples=(made.samples[0], made.samples[1]._replace(**lacking)))
     with pytest.raises(StepRefused, match=f"sample a-1/0/c has {text}"):
         to_rollout_samples(made, **SHAPE)
 

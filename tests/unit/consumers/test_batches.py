@@ -39,7 +39,7 @@ def sample(name: str = "r/0/c", index: int = 0, size_bytes: int = 8, **fields: A
         finish_reason=None,
         arrays=(),
     )
-    return replace(made, **fields)
+    return made._replace(**fields)
 
 
 def outcome(number: int = 0, **fields: Any) -> RewardOutcome:

@@ -201,6 +201,7 @@ async def test_doctor_names_each_readers_newest_acknowledgement(url: str):
         StepAcknowledged("trainer", step, step + 1, (), (), {0: 1}, NOW_NS - age_s * S)
         for step, age_s in ((6, 20), (7, 10))
     ]
+    acks.append(StepAcknowledged("trainer", 70, 71, (), (), {0: 1}, NOW_NS, "output.judged"))
     await make(url, *(record for ack in acks for record in ack_records(ack)))
     found = (await findings(url))["trainer"]
     assert (found.outcome, found.text) == (OK, "trainer: next step 8, policy version 8, 10 s ago")

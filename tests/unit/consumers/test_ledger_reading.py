@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 from support.building import group_closed
@@ -91,6 +92,16 @@ def test_ledger_of_one_reader_leaves_others_out():
     run.append([*ack_records(ack(0, reader="a")), *ack_records(ack(0, reader="b"))])
     assert run.ledger(reader="b").readers == ("b",)
     assert run.ledger().readers == ("a", "b")
+
+
+def test_ledger_leaves_acknowledgements_of_outputs_out():
+    """Samples of an output have the ids of live ones, and are none of those that were published."""
+    run = Run()
+    run.append([*whole_group("g"), *ack_records(replace(ack(0), topic="output.judged"))])
+    run.assemble()
+    ledger = run.ledger()
+    assert (ledger.readers, ledger.problems()) == ((), [])
+    assert ledger.samples("trainer").in_flight == ledger.samples("trainer").published > 0
 
 
 def test_ledger_of_a_lost_batch_says_that_its_rollouts_are_missing():

@@ -19,6 +19,8 @@ from support.batches import assert_ledger_holds, batch, end_records, last_words,
 from support.store import Store
 from unit.consumers.streams import end_run, put
 
+from rolloutlog.consumers import published
+from rolloutlog.consumers.batches import decode_part
 from rolloutlog.consumers.position import PositionRefused
 from rolloutlog.consumers.status import Status, status_record
 from rolloutlog.consumers.stream import reader_owner, work
@@ -32,7 +34,7 @@ from rolloutlog.consumers.trainer import (
     shard,
 )
 from rolloutlog.eventstore.acks import Rewound, StepAcknowledged, StepAwaited, read_ack, read_said
-from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, LogUnavailable
+from rolloutlog.eventstore.errors import InvalidSettings, LogMissing, LogUnavailable, UnknownSchema
 from rolloutlog.eventstore.log import ACKS, BATCHES, META, NewRecord, Position, open_log
 from rolloutlog.eventstore.scope import NotOpen
 
@@ -197,6 +199,24 @@ def test_records_that_are_no_batch_are_named_counted_and_passed_over(store, stre
     assert "batches 0:0: passed over, with the batch it may be a part of: expected Avro" in caplog.text
     assert "batches 0:2: passed over" in caplog.text
     assert_ledger_holds_ignoring_refused(store)
+
+
+def test_batch_of_a_newer_version_ends_reading_and_is_trained_after_the_upgrade(store, stream_of, monkeypatch):
+    """To pass it over would lose it: the position would move past it."""
+    put(store, "a", "b", "newer", "c")
+    (whole,) = [each for each in store.records(BATCHES, [0]) if each.key == b"newer"]
+    newer = b"\xc3\x01" + bytes(8) + whole.value[10:]
+    with monkeypatch.context() as old:
+        old.setattr(published, "decode_part", lambda value: decode_part(newer if value == whole.value else value))
+        stream = stream_of()
+        stream.ack(stream.next_step(), policy_version=1)
+        with pytest.raises(
+            UnknownSchema, match=r"batches 0:2: .*written by a newer version\? Upgrade rolloutlog here, and"
+        ):
+            stream.next_step()
+        stream.close()
+    assert positions(store)[0].offset == 2
+    assert group_ids(stream_of().next_step()) == ["newer", "c"]
 
 
 def assert_ledger_holds_ignoring_refused(store: Store) -> None:
@@ -503,6 +523,24 @@ def test_newer_stream_of_the_same_name_ends_the_older_ones_steps(store, stream_o
     stream_of()
     with pytest.raises(FencedOut):
         older.next_step()
+
+
+def test_newer_stream_ends_the_older_ones_steps_once_its_last_ack_is_a_second_old(store, stream_of, monkeypatch):
+    put(store, *"abcdefgh")
+    older = stream_of()
+    older.ack(older.next_step(), policy_version=None)
+    newer = stream_of()
+    step = older.next_step()  # nobody looked so soon, and the acknowledgement tells
+    with pytest.raises(FencedOut):
+        older.ack(step, policy_version=None)
+    with pytest.raises(FencedOut):
+        older.next_step()
+    newer.ack(newer.next_step(), policy_version=None)
+    newest = stream_of()
+    monkeypatch.setattr(reader_owner, "OWNED_S", 0.0)
+    with pytest.raises(FencedOut):
+        newer.next_step()
+    assert group_ids(newest.next_step()) == ["e", "f"]
 
 
 def test_successor_that_has_not_said_who_it_is_is_unknown(store, stream_of, monkeypatch):

@@ -64,6 +64,24 @@ def test_ack_of_a_large_step_takes_several_records_and_only_the_last_has_offsets
     assert all(len(record.value or b"") < RECORD_BYTES_MAX + 1_000 for record in ack_records(ack))
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        StepAcknowledged("trainer", 7, 8, (), (), {0: 4}, 1_000, "output.judged"),
+        Rewound("trainer", 5, {0: 1}, None, 2_000, 0, "output.judged"),
+        StepAwaited("trainer", 7, 3, 1_000, "output.judged"),
+    ],
+)
+def test_what_a_reader_of_an_output_says_is_no_acknowledgement_of_live_batches(said):
+    """A host's retention keeps the newest of each key: the live reader's must not give way to it."""
+    (record,) = ack_records(said)
+    assert record.key == b"trainer.output.judged"
+    assert read_said(stored(record.value)) == said
+    assert read_ack(stored(record.value)) is None
+    if not isinstance(said, StepAwaited):
+        assert read_ack(stored(record.value), "output.judged") == said
+
+
 def test_read_ack_of_another_record_is_refused_by_name():
     value = encode_record("RunCreated", {"run_id": "r", "partitions": 1, "created_ns": 1})
     with pytest.raises(

@@ -11,7 +11,7 @@ import pytest
 
 from rolloutlog.eventstore import InvalidSettings, NotOpen, StillBehind
 from rolloutlog.eventstore.acks import StepAcknowledged, ack_records
-from rolloutlog.eventstore.log import BATCHES, NewRecord
+from rolloutlog.eventstore.log import ACKS, BATCHES, NewRecord
 
 
 def append(published, records) -> None:
@@ -51,6 +51,15 @@ def test_policy_version_after_the_first_answer_does_not_wait_for_the_log(publish
     monkeypatch.setattr(published.publisher, "_client", None)
     assert published.publisher.policy_version() == 3
     monkeypatch.undo()
+
+
+def test_acknowledgement_of_a_newer_version_is_passed_over_and_said_once(published, caplog):
+    acknowledge(published, 3, 0)
+    append(published, [NewRecord(ACKS, 0, b"trainer", b"\xc3\x01" + bytes(20))] * 2)
+    assert published.publisher.policy_version() == 3
+    (said,) = caplog.messages
+    assert "acks 0:1 is passed over, lag and policy version may stand still: expected a known schema" in said
+    assert said.endswith("Upgrade rolloutlog here")
 
 
 def test_lag_is_what_the_trainer_has_not_acknowledged(published):

@@ -277,6 +277,18 @@ async def test_hold_for_a_trainer_that_waits_itself_lets_go_whatever_the_lag(log
     assert await following.hold("trainer", 2, None) == 5
 
 
+async def test_trainer_of_an_output_is_not_taken_for_the_live_one_of_its_name(log, following):
+    """Hosts would be told of the weights of another training, and let go for a trainer that waits for a replay."""
+    await log.publish(5)
+    of_output = step(8, 9, {0: 4}, topic="output.judged")
+    rewound_there = Rewound("trainer", 0, {0: 0}, 0, 1, 0, "output.judged")
+    await log.ack(step(0, 1, {0: 2}), of_output, rewound_there, StepAwaited("trainer", 0, 3, 0, "output.judged"))
+    assert await following.policy_version("trainer") == 1
+    assert await following.lag("trainer") == 3
+    with pytest.raises(StillBehind):
+        await following.hold("trainer", 2, 0.0)
+
+
 async def test_hold_for_a_trainer_that_begins_to_wait_lets_go(log, following):
     await log.publish(5)
     holding = asyncio.create_task(following.hold("trainer", 2, None))

@@ -86,7 +86,7 @@ def rewards() -> st.SearchStrategy[RewardEntry]:
 @st.composite
 def tangles(draw: st.DrawFn) -> list[Entry]:
     """Every id once, so that cycles close, responses meet and rewards name what is there."""
-    entries: list[Entry] = [replace(draw(spans()), span_id=span_id) for span_id in SPAN_IDS]
+    entries: list[Entry] = [draw(spans())._replace(span_id=span_id) for span_id in SPAN_IDS]
     entries += [replace(draw(rewards()), reward_id=f"w{i}") for i in range(draw(st.integers(1, 6)))]
     return draw(st.permutations(entries))
 

@@ -1,7 +1,5 @@
 """Rules of attribution that the cases leave open."""
 
-from dataclasses import replace
-
 import pytest
 
 from rolloutlog.consumers.attribution import (
@@ -17,7 +15,7 @@ from rolloutlog.consumers.attribution import (
 
 
 def call(span_id: str, parent_id: str | None = None, **fields: object) -> SpanEntry:
-    return replace(SpanEntry(span_id, parent_id, "call", "chat", token_count=3), **fields)
+    return SpanEntry(span_id, parent_id, "call", "chat", token_count=3)._replace(**fields)
 
 
 def run(*entries: Entry, **settings: object) -> Attribution:

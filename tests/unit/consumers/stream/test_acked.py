@@ -94,12 +94,26 @@ def test_line_of_another_readers_state_is_unknown():
     assert from_state(state, reader="other", **given).line is None
 
 
+def test_state_of_an_output_is_for_that_output_alone():
+    """Its offsets are of another topic; an older version refuses the format."""
+    given = {"reader": "trainer", "run_id": "run", "partitions": [0, 1]}
+    state = to_state(Acked(3, 7, {0: 5, 1: 9}), reader="trainer", run_id="run", output_id="judged.5")
+    assert (state["format"], state["output"]) == (3, "judged.5")
+    assert from_state(state, output_id="judged.5", **given) == Acked(3, 7, {0: 5, 1: 9})
+    for output_id, expected in ((None, "live batches"), ("judged.6", "output 'judged.6'")):
+        with pytest.raises(InvalidSettings, match=rf"expected one of {expected}, .* got one of output 'judged.5'"):
+            from_state(state, output_id=output_id, **given)
+    with pytest.raises(InvalidSettings, match=r"expected one of output 'judged.5', .* got one of live batches"):
+        from_state(STATE_2, output_id="judged.5", **given)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"run_id": "other"}, "expected run run, as this log holds, got 'other'"),
-        ({"format": 3}, "expected a format from 1 to 2, got 3"),
-        ({"format": "1"}, "expected a format from 1 to 2, got '1'"),
+        ({"format": 4}, "expected a format from 1 to 3, got 4"),
+        ({"format": "1"}, "expected a format from 1 to 3, got '1'"),
+        ({"format": 3}, "expected one of live batches, which this stream reads, got one of output ''"),
         ({"step": -1}, "expected integers from 0, of 63 bits at most, got step -1"),
         ({"step": "3"}, "expected integers from 0, of 63 bits at most, got step '3'"),
         ({"step": 2**63}, "got step 9223372036854775808"),

@@ -37,7 +37,7 @@ def step(groups: Rows, *, missing_reward: float | None = None) -> Step:
 
 
 def with_final(made: Sample, final_total: float) -> Sample:
-    return replace(made, final_total=final_total)
+    return made._replace(final_total=final_total)
 
 
 def test_rollouts_are_compared_with_their_groups_mean():

@@ -176,7 +176,7 @@ def test_nothing_goes_on_after_a_load_without_an_answer_until_it_is_loaded_again
 def test_log_that_ends_before_what_was_read_is_named_by_the_error_of_waiting(store):
     put(store, "a")
     with pytest.raises(LogUnavailable, match=r"an end before that \(partition 0: 2 > 1\): it is not back yet, or"):
-        store.run(readable_offsets(store.log, {0: 2, 1: 0}, skip_lost=True))
+        store.run(readable_offsets(store.log, BATCHES, {0: 2, 1: 0}, skip_lost=True))
 
 
 # fencing
