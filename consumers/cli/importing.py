@@ -1,119 +1,245 @@
-"""`rolloutlog import`: bring trajectories of other programs into the log.
+"""`rolloutlog import`: bring events and trajectories of other programs into the log.
 
-A file is known by its digest. `import/{digest}` in meta says that its import began, and where the events ended then; a
-second record says that it finished. An import that was cut off reads what it stored and goes on after it.
+Not here  the formats, and how an import that was cut off goes on: consumers.importing
 """
 
-import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from rolloutlog.consumers.cli.configuration import load
 from rolloutlog.consumers.cli.main import EXIT_DIFFERENT
-from rolloutlog.consumers.cli.options import log_option, run, settings_option
+from rolloutlog.consumers.cli.options import Command, log_option, run, settings_option
 from rolloutlog.consumers.cli.progress import bars
-from rolloutlog.consumers.messages import Trajectory, identities, parse_trajectory, trajectory_events
-from rolloutlog.eventstore.checks import check_event, refused
-from rolloutlog.eventstore.codec import HEADER, decode_record, encode_event, encode_record, header_of, parse_header
-from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings, StoreError
-from rolloutlog.eventstore.events import Event, Span
-from rolloutlog.eventstore.log import EVENTS, META, Log, NewRecord, open_log
-from rolloutlog.eventstore.log.reading import read_all, read_range
+from rolloutlog.consumers.importing import loading
+from rolloutlog.consumers.importing.contents import REPORTED_MAX, Content, Survey
+from rolloutlog.consumers.importing.inputs import Input, check_readable, joined_digest, open_input
+from rolloutlog.consumers.importing.jsonl import JsonLines
+from rolloutlog.consumers.importing.loading import Loaded
+from rolloutlog.consumers.importing.messages import parse_messages
+from rolloutlog.consumers.importing.otlp import Options, parse_traces
+from rolloutlog.consumers.importing.rendering import Bytes, Rendering
+from rolloutlog.consumers.importing.rollouts import Parsed, Rollouts
+from rolloutlog.consumers.importing.swe_agent import SweFile, find_files, instance_of, parse_files
+from rolloutlog.consumers.importing.swe_results import parse_results
+from rolloutlog.consumers.printable import printable
+from rolloutlog.eventstore.errors import InvalidEvent, InvalidSettings
+from rolloutlog.eventstore.log import EVENTS, Log, open_log
 from rolloutlog.eventstore.meta import Run, read_run
-from rolloutlog.eventstore.partitioner import partition_of
-from rolloutlog.eventstore.settings import EVENT_BYTES_MAX
 from rolloutlog.eventstore.topics import check_partitions, create_topics
 
-RECORD = "ImportRecorded"
-STARTED, FINISHED = "started", "finished"
-APPEND_BYTES = 4 * 2**20
-APPEND_RECORDS = 1_000
-REPORTED_MAX = 20
+NAMED_MAX = 3  # paths that are named together
+UNREADABLE = "unreadable"
+
+FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.group(name="import")
 def import_group() -> None:
-    """Bring trajectories of other programs into the log."""
+    """Bring events and trajectories of other programs into the log.
+
+    A file is imported once: again, it adds nothing; an import that was cut off goes on where it was. What is refused is
+    reported by line and field, and the rest is imported. An embedded log is created when it is missing.
+    """
+
+
+def _tokenizer_option(command: Command) -> Command:
+    return click.option(
+        "--tokenizer",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A model's tokenizer.json, for its token ids. Without: UTF-8 bytes. Needs the extra `tokenizer`.",
+    )(command)
 
 
 @import_group.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
+@_tokenizer_option
 @log_option
 @settings_option
-def messages(file: Path, settings: Path | None, log: str | None) -> None:
+def messages(file: Path, tokenizer: Path | None, settings: Path | None, log: str | None) -> None:
     """Import chat trajectories in OpenAI message form, one JSON object a line.
 
     Each line has task_id, messages or traj, and may have trial and reward. One line is one rollout, lines of one task
     one group. Token ids are the UTF-8 bytes of the text, in ChatML form: for looking at rewards and batches, not for
-    training a model.
+    training a model; with --tokenizer those of a vocabulary.
     An embedded log is created when it is missing. Exit code 1: some lines were refused, the rest is imported.
     """
-    url = load(settings, {"log": log}).url()
-    if not file.is_file():
-        raise InvalidSettings(f"{file}: expected a file that can be read twice, got a pipe or device: save it first")
-    refused = run(_import(url, file))
-    if refused:
-        raise click.exceptions.Exit(EXIT_DIFFERENT)
+    rendering = _rendering(tokenizer)
+    with open_input(file) as opened:
+        content = _rollouts([opened], lambda: parse_messages(opened, rendering), [rendering.name], field="messages")
+        survey = content.survey()
+        _report(survey)
+        loaded = run(_load(load(settings, {"log": log}).url(), content, survey, opened.name))
+    _say_rollouts(loaded, survey, opened.name, "lines", rendering if tokenizer else None)
+    _exit(survey, loaded)
 
 
-@dataclass
-class Lines:
-    """What a first reading of the file says: which lines are good, and how many each task has."""
+@import_group.command()
+@click.argument("file", type=FILE)
+@click.option(
+    "--everything",
+    is_flag=True,
+    help="Every record as it was stored: to look at. Not for assembling: decisions name offsets of the other log.",
+)
+@log_option
+@settings_option
+def jsonl(file: Path, everything: bool, settings: Path | None, log: str | None) -> None:
+    """Import events as JSON lines: what `export jsonl` wrote, or lines written by hand.
 
-    good: list[int] = field(default_factory=list)
-    refused: list[tuple[int, str]] = field(default_factory=list)
-    by_task: Counter[str] = field(default_factory=Counter)
+    Events get the same bytes again, and the new log's assembler makes the same samples of them. Left out is what only
+    held in the log that they come from. Events that are stored already are not stored again. - is standard input.
+    """
+    with open_input(file) as opened:
+        content = JsonLines(opened, verbatim=everything)
+        survey = content.survey()
+        _report(survey)
+        loaded = run(_load(load(settings, {"log": log}).url(), content, survey, opened.name))
+    if loaded.before is not None:
+        click.echo(printable(f"{opened.name} was imported before: {loaded.before} rollouts; nothing added"))
+    else:
+        left_out = "".join(f"; left out: {count} {why}" for why, count in loaded.left_out.items())
+        click.echo(
+            f"{loaded.added} events added, {loaded.present} were there, of {survey.rollouts} rollouts in "
+            f"{len(survey.groups)} groups{left_out}; {survey.refused} lines refused"
+        )
+    _exit(survey, loaded)
 
 
-async def _import(url: str, file: Path) -> int:
-    digest = _digest(file)
-    lines = _read_lines(file)
-    for number, text in lines.refused[:REPORTED_MAX]:
-        click.echo(f"line {number} refused: {text}", err=True)
-    if len(lines.refused) > REPORTED_MAX:
-        click.echo(f"and {len(lines.refused) - REPORTED_MAX} more lines refused", err=True)
+@import_group.command("swe-agent")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--results",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="An evaluation's report: rewards 1.0 and 0.0 by instance. Once, or once for each PATH, in their order.",
+)
+@_tokenizer_option
+@log_option
+@settings_option
+def swe_agent(
+    paths: tuple[Path, ...],
+    results: tuple[Path, ...],
+    tokenizer: Path | None,
+    settings: Path | None,
+    log: str | None,
+) -> None:
+    """Import SWE-agent trajectories: .traj files, and those in folders.
+
+    One file is one rollout; files of one instance, such as those of several runs' folders, are one group. What is
+    imported together is one import: give all runs at once.
+    """
+    if len(results) not in (0, 1, len(paths)):
+        raise InvalidSettings(f"--results: expected one, or one for each of {len(paths)} paths, got {len(results)}")
+    rendering = _rendering(tokenizer)
+    rewards = [_results(each) for each in results] or [{}]
+    found = find_files(paths)
+    if not found:
+        raise InvalidSettings(f"{paths[0]}: expected .traj files in it, got none")
+    for path in paths:
+        if not path.is_dir():
+            check_readable(path)
+    files = [SweFile(Input(path, str(path)), rewards[min(index, len(rewards) - 1)]) for index, path in found]
+    options = ["swe-agent", *(instance_of(path) for _, path in found), *(Input(each).digest() for each in results)]
+    content = _rollouts(
+        [each.file for each in files],
+        lambda: parse_files(files, rendering),
+        [*options, rendering.name],
+        field="query",
+    )
+    survey = content.survey()
+    _report(survey, "files")
+    name = ", ".join(map(str, paths[:NAMED_MAX])) + (f" and {len(paths) - NAMED_MAX} more" if paths[NAMED_MAX:] else "")
+    loaded = run(_load(load(settings, {"log": log}).url(), content, survey, name))
+    _say_rollouts(loaded, survey, name, "files", rendering)
+    _exit(survey, loaded)
+
+
+def _results(path: Path) -> dict[str, float]:
+    try:
+        return parse_results(Input(path).read())
+    except InvalidEvent as error:
+        raise InvalidSettings(f"--results {path}: {error}") from error
+
+
+@import_group.command()
+@click.argument("file", type=FILE)
+@click.option("--rollout-attribute", metavar="NAME", help="Whose value names the rollout. Default: one trace is one.")
+@click.option("--group-attribute", metavar="NAME", help="Whose value names the group and task. Default: groups of one.")
+@click.option("--reward-attribute", metavar="NAME", help="A number that is a reward, of the span that carries it.")
+@_tokenizer_option
+@log_option
+@settings_option
+def otlp(
+    file: Path,
+    rollout_attribute: str | None,
+    group_attribute: str | None,
+    reward_attribute: str | None,
+    tokenizer: Path | None,
+    settings: Path | None,
+    log: str | None,
+) -> None:
+    """Import OpenTelemetry traces in OTLP JSON: a request a line, or one document.
+
+    Attributes are those of a span or of its resource. Model calls are found by the GenAI conventions, old and new, and
+    OpenInference's; rewards are agent-lightning's, and evaluation events. - is standard input.
+    """
+    rendering = _rendering(tokenizer)
+    options = Options(rollout_attribute, group_attribute, reward_attribute)
+    named = [f"{name}={value}" for name, value in asdict(options).items() if value is not None]
+    with open_input(file) as opened:
+        content = _rollouts(
+            [opened], lambda: parse_traces(opened, options, rendering), ["otlp", *named, rendering.name], field="span"
+        )
+        survey = content.survey()
+        _report(survey, "spans or rollouts")
+        loaded = run(_load(load(settings, {"log": log}).url(), content, survey, opened.name))
+    _say_rollouts(loaded, survey, opened.name, "spans or rollouts", rendering)
+    _exit(survey, loaded)
+
+
+def _rendering(tokenizer: Path | None) -> Rendering:
+    if tokenizer is None:
+        return Bytes()
+    try:
+        from rolloutlog.consumers.importing.tokenizer import Vocabulary
+    except ModuleNotFoundError as error:
+        raise InvalidSettings(str(error)) from error
+    return Vocabulary(tokenizer)
+
+
+def _rollouts(files: list[Input], parse: Callable[[], Iterator[Parsed]], options: list[str], *, field: str) -> Rollouts:
+    """The content of files of a format, under these options: those that decide what becomes of it."""
+    found = [_digest(file) for file in files]
+    given = [option for option in options if option]
+    return Rollouts(parse, found[0] if len(found) == 1 and not given else joined_digest([*found, *given]), field=field)
+
+
+def _digest(file: Input) -> str:
+    try:
+        return file.digest()
+    except OSError:
+        return UNREADABLE  # one of many, which is refused by its name
+
+
+async def _load(url: str, content: Content, survey: Survey, name: str) -> Loaded:
     log = await open_log(url, create=True)
     try:
-        this_run = await _run_of(log, url)
-        earlier = await _earlier(log, digest)
-        if earlier is not None and earlier["status"] == FINISHED:
-            click.echo(f"{file.name} was imported before: {earlier['rollouts']} rollouts; nothing added")
-            return 0
-        spans = await log.ranges(EVENTS, range(this_run.partitions))
-        stored: dict[str, set[int]] = {}
-        # Of the first try, so that events made again by the one that goes on are the same bytes.
-        time_ns = time.time_ns() if earlier is None else earlier["time_ns"]
-        if earlier is None:
-            await _record(log, digest, file, STARTED, spans, lines, time_ns)
-        else:
-            stored = await _stored(log, digest, earlier, spans)
-            click.echo(
-                f"going on after {sum(map(len, stored.values()))} events of an import that was cut off", err=True
-            )
         with bars() as shown:
-            writer = _Writer(log, this_run, time_ns)
-            for index, trajectory in enumerate(_trajectories(file, lines)):
-                shown.tell("importing", index, len(lines.good))
-                done = stored.get(identities(trajectory, digest).source, set())
-                await writer.add(trajectory, digest, lines.by_task[trajectory.task_id], done)
-            await writer.flush()
-        if _digest(file) != digest:
-            raise StoreError(f"{file} changed while it was imported; import it again when it is complete")
-        await _record(log, digest, file, FINISHED, spans, lines, time.time_ns())
+            return await loading.load(
+                log,
+                await _run_of(log, url),
+                content,
+                survey,
+                name=name,
+                on_progress=shown.tell,
+                on_resume=lambda stored: click.echo(
+                    f"going on after {stored} events of an import that was cut off", err=True
+                ),
+            )
     finally:
         await log.close()
-    click.echo(
-        f"{len(lines.good)} rollouts in {len(lines.by_task)} groups, {writer.calls} calls, {writer.events} events "
-        f"of {writer.size_bytes} bytes (with prompts repeated: {writer.repeated_bytes}); "
-        f"{len(lines.refused)} lines refused"
-    )
-    return len(lines.refused)
 
 
 async def _run_of(log: Log, url: str) -> Run:
@@ -127,120 +253,26 @@ async def _run_of(log: Log, url: str) -> Run:
     return found
 
 
-def _read_lines(file: Path) -> Lines:
-    lines = Lines()
-    with file.open("rb") as opened:
-        for number, text in enumerate(opened, 1):
-            if not text.strip():
-                continue
-            try:
-                trajectory = parse_trajectory(text, number)
-                for event in trajectory_events(trajectory, "0" * 32, group_size=1, run_id="", time_ns=0):
-                    _check(event)
-            except InvalidEvent as error:
-                lines.refused.append((number, str(error)))
-                continue
-            lines.good.append(number)
-            lines.by_task[trajectory.task_id] += 1
-    return lines
+def _report(survey: Survey, what: str = "lines") -> None:
+    for place, text in survey.reported:
+        click.echo(printable(f"{place} refused: {text}"), err=True)
+    if survey.refused > REPORTED_MAX:
+        click.echo(f"and {survey.refused - REPORTED_MAX} more {what} refused", err=True)
 
 
-def _check(event: Event) -> None:
-    check_event(event)
-    size_bytes = len(encode_event(event))
-    if size_bytes > EVENT_BYTES_MAX:
-        # the span's id tells the message: call-3 is the fourth
-        what = event.span_id if isinstance(event, Span) else event.record
-        raise refused(f"events of at most {EVENT_BYTES_MAX} bytes", f"{size_bytes} bytes of {what}", "messages")
+def _say_rollouts(loaded: Loaded, survey: Survey, name: str, what: str, rendering: Rendering | None) -> None:
+    if loaded.before is not None:
+        click.echo(printable(f"{name} was imported before: {loaded.before} rollouts; nothing added"))
+        return
+    click.echo(
+        f"{survey.rollouts} rollouts in {len(survey.groups)} groups, {loaded.calls} calls, {loaded.events} events "
+        f"of {loaded.size_bytes} bytes (with prompts repeated: {loaded.repeated_bytes}); "
+        f"{survey.refused} {what} refused"
+    )
+    if rendering is not None:
+        click.echo(rendering.said)
 
 
-def _trajectories(file: Path, lines: Lines) -> Iterator[Trajectory]:
-    good = set(lines.good)
-    with file.open("rb") as opened:
-        for number, text in enumerate(opened, 1):
-            if number in good:
-                yield parse_trajectory(text, number)
-
-
-def _digest(file: Path) -> str:
-    digest = blake2b(digest_size=16)
-    with file.open("rb") as opened:
-        while block := opened.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-class _Writer:
-    """Appends events in requests of bounded size and counts them."""
-
-    def __init__(self, log: Log, this_run: Run, time_ns: int) -> None:
-        self._log, self._run, self._time_ns = log, this_run, time_ns
-        self._records: list[NewRecord] = []
-        self._waiting_bytes = 0
-        self.events = self.calls = self.size_bytes = self.repeated_bytes = 0
-
-    async def add(self, trajectory: Trajectory, digest: str, group_size: int, done: set[int]) -> None:
-        key = identities(trajectory, digest).group_id.encode()
-        partition = partition_of(key, self._run.partitions)
-        for event in trajectory_events(
-            trajectory, digest, group_size=group_size, run_id=self._run.run_id, time_ns=self._time_ns
-        ):
-            value = encode_event(event)
-            repeated = getattr(event, "prompt_base_tokens", 0) * 4
-            self.repeated_bytes += len(value) + repeated
-            self.calls += getattr(event, "kind", "") == "call"
-            self.size_bytes += len(value)
-            self.events += 1
-            if event.sequence in done:
-                continue
-            self._records.append(NewRecord(EVENTS, partition, key, value, ((HEADER, header_of(event).text()),)))
-            self._waiting_bytes += len(value)
-        if len(self._records) >= APPEND_RECORDS or self._waiting_bytes >= APPEND_BYTES:
-            await self.flush()
-
-    async def flush(self) -> None:
-        if self._records:
-            await self._log.append(self._records)
-        self._records, self._waiting_bytes = [], 0
-
-
-async def _earlier(log: Log, digest: str) -> dict[str, Any] | None:
-    """The newest record of this file's import."""
-    found = None
-    async for record in read_all(log, META):
-        if record.key == f"import/{digest}".encode():
-            try:
-                found = decode_record(record.value, expected=RECORD)[1]
-            except InvalidEvent:
-                continue  # deleted, or not readable to this version: as if it were not there
-    return found
-
-
-async def _record(log: Log, digest: str, file: Path, status: str, spans: Any, lines: Lines, time_ns: int) -> None:
-    fields = {
-        "digest": digest,
-        "file": file.name,
-        "status": status,
-        "offsets": [{"partition": partition, "offset": span.end} for partition, span in spans.items()],
-        "lines": len(lines.good) + len(lines.refused),
-        "rollouts": len(lines.good),
-        "refused": len(lines.refused),
-        "time_ns": time_ns,
-    }
-    await log.append([NewRecord(META, 0, f"import/{digest}".encode(), encode_record(RECORD, fields))])
-
-
-async def _stored(log: Log, digest: str, earlier: dict[str, Any], spans: Any) -> dict[str, set[int]]:
-    """Events of this file's import that are in the log: source to sequence numbers."""
-    stored: dict[str, set[int]] = {}
-    prefix = f"import-{digest[:12]}-"
-    for each in earlier["offsets"]:
-        span = spans[each["partition"]]
-        async for record in read_range(log, EVENTS, each["partition"], max(each["offset"], span.first), span.end):
-            try:
-                header = parse_header(dict(record.headers).get(HEADER))
-            except InvalidEvent:
-                continue
-            if header.rollout_id.startswith(prefix):
-                stored.setdefault(header.source, set()).add(header.sequence)
-    return stored
+def _exit(survey: Survey, loaded: Loaded) -> None:
+    if survey.refused and loaded.before is None:
+        raise click.exceptions.Exit(EXIT_DIFFERENT)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rolloutlog.consumers.cli import importing
 from rolloutlog.consumers.cli.main import rolloutlog
+from rolloutlog.consumers.importing import loading
+from rolloutlog.consumers.importing.contents import Survey
+from rolloutlog.consumers.importing.rollouts import Rollouts
 from rolloutlog.eventstore.codec import decode_record
-from rolloutlog.eventstore.errors import InvalidSettings, LogUnavailable, StoreError
+from rolloutlog.eventstore.errors import Fenced, InvalidSettings, LogUnavailable, StoreError
 from rolloutlog.eventstore.log import EVENTS, META, Record, open_log
 
 Line = dict[str, Any]
@@ -295,16 +298,16 @@ class Cut:
     """Lets an append to the events fail, the n-th of the import."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
-        monkeypatch.setattr(importing, "APPEND_RECORDS", 4)
-        flush, self.left = importing._Writer.flush, nth
+        monkeypatch.setattr(loading, "APPEND_RECORDS", 4)
+        flush, self.left = loading.Writer.flush, nth
 
-        async def cut(writer: importing._Writer) -> None:
+        async def cut(writer: loading.Writer) -> None:
             if self.left == 0:
                 raise LogUnavailable("cut off")
             self.left -= 1
             await flush(writer)
 
-        monkeypatch.setattr(importing._Writer, "flush", cut)
+        monkeypatch.setattr(loading.Writer, "flush", cut)
 
 
 @pytest.mark.parametrize("nth", [0, 1, 2, 4])
@@ -346,7 +349,7 @@ def test_import_that_goes_on_records_the_same_times(commands: Commands, file: Pa
         with pytest.raises(LogUnavailable):
             commands.load(file)
     with monkeypatch.context() as patched:
-        patched.setattr(importing.time, "time_ns", lambda: 5)
+        patched.setattr(loading.time, "time_ns", lambda: 5)
         commands.load(file)
     times = {decode_record(record.value)[1]["time_ns"] for record in records(commands.url, EVENTS)}
     assert len(times) == 1
@@ -354,15 +357,16 @@ def test_import_that_goes_on_records_the_same_times(commands: Commands, file: Pa
 
 KILLED = """
 import os, signal, sys
-from rolloutlog.consumers.cli import importing, main
-importing.APPEND_RECORDS, left, flush = 30, int(sys.argv.pop(1)), importing._Writer.flush
+from rolloutlog.consumers.cli import main
+from rolloutlog.consumers.importing import loading
+loading.APPEND_RECORDS, left, flush = 30, int(sys.argv.pop(1)), loading.Writer.flush
 async def killed(writer):
     global left
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
     await flush(writer)
-importing._Writer.flush = killed
+loading.Writer.flush = killed
 main()
 """
 
@@ -447,11 +451,76 @@ def test_import_from_a_pipe_is_refused_and_adds_nothing(commands: Commands, tmp_
         commands.load(pipe)
 
 
-def test_import_of_a_file_that_changes_meanwhile_is_not_recorded_as_finished(
-    commands: Commands, file: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changed", [[line("a", 0), line("b", 1)], [line("a", 0), line("b", 0), line("b", 1)], []])
+def test_import_of_a_file_that_changes_meanwhile_stores_nothing_of_what_is_new(
+    commands: Commands, file: Path, monkeypatch: pytest.MonkeyPatch, changed: list[bytes]
 ):
-    digests = iter(["a" * 32, "b" * 32])
-    monkeypatch.setattr(importing, "_digest", lambda _: next(digests))
+    written(file, line("a", 0), line("b", 0))
+    survey = Rollouts.survey
+
+    def change(content: Rollouts) -> Survey:
+        found = survey(content)
+        written(file, *changed)
+        return found
+
+    monkeypatch.setattr(Rollouts, "survey", change)
     with pytest.raises(StoreError, match="changed while it was imported"):
-        commands.load(written(file, line()))
+        commands.load(file)
     assert [each["status"] for each in commands.imports()] == ["started"]
+    assert records(commands.url, EVENTS) == []
+
+
+def test_file_that_another_format_refused_can_still_be_imported(commands: Commands, file: Path):
+    written(file, line("a", 0))
+    assert commands.run("import", "jsonl", str(file)).exit_code == 1
+    assert commands.load(file).stdout.startswith("1 rollouts in 1 groups")
+
+
+def test_import_of_a_file_whose_name_is_no_utf8_is_recorded(commands: Commands, tmp_path: Path):
+    file = tmp_path / os.fsdecode(b"caf\xe9.jsonl")
+    written(file, line("a", 0))
+    assert commands.load(file).exit_code == 0
+    assert [each["file"] for each in commands.imports()] == ["caf\\udce9.jsonl"] * 2
+    assert "was imported before" in commands.load(file).stdout
+
+
+# Two at once
+
+
+def test_import_that_another_one_of_the_same_file_took_over_stops_and_nothing_is_doubled(
+    commands: Commands, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The other one begins when this one has stored some, and ends before this one goes on."""
+    written(file, *(line(task, trial) for task in "ab" for trial in range(3)))
+    whole = Commands(tmp_path / "whole")
+    (tmp_path / "whole").mkdir()
+    whole.load(file)
+    monkeypatch.setattr(loading, "APPEND_RECORDS", 4)
+    flush, flushes = loading.Writer.flush, iter(range(100))
+
+    def import_beside() -> Any:
+        command = [sys.executable, "-m", "rolloutlog", "import", "messages", str(file), "--log", commands.url]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+    async def overtaken(writer: loading.Writer) -> None:
+        if next(flushes) == 2:
+            other = await asyncio.to_thread(import_beside)
+            assert "going on after 8 events of an import that was cut off" in other.stderr
+        await flush(writer)
+
+    monkeypatch.setattr(loading.Writer, "flush", overtaken)
+    with pytest.raises(Fenced, match=r"file.jsonl: another process began to import the same and goes on with it"):
+        commands.load(file)
+    assert events_of(commands) == events_of(whole)
+    assert [each["status"] for each in commands.imports()] == ["started", "finished"]
+
+
+def test_imports_do_not_hold_back_what_is_trimmed(commands: Commands, file: Path):
+    """An owner of a whole topic without positions would count as one who has yet to read all batches."""
+    commands.load(written(file, line("a", 0)))
+    database = sqlite3.connect(commands.url.removeprefix("sqlite:///"))
+    owned = database.execute(
+        "SELECT p.topic FROM owners o LEFT JOIN partitions p ON p.id = o.partition_id WHERE o.app LIKE 'import.%'"
+    ).fetchall()
+    database.close()
+    assert owned == [("meta",)]

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolloutlog.consumers.messages import Trajectory, identities, parse_trajectory, trajectory_events
+from rolloutlog.consumers.importing.messages import Trajectory, identities, parse_trajectory, trajectory_events
 from rolloutlog.eventstore.checks import check_event
 from rolloutlog.eventstore.errors import InvalidEvent
 from rolloutlog.eventstore.events import Event, RewardRecorded, RolloutCompleted, RolloutStarted, Span
 from rolloutlog.eventstore.prompts import PromptRestore
+from rolloutlog.eventstore.settings import EVENT_BYTES_MAX
 
 DIGEST = "ab" * 16
 USER = {"role": "user", "content": "hi"}
@@ -348,3 +349,9 @@ def test_events_of_any_conversation_pass_the_checks(conversation: list[Any]):
     for each in made:
         check_event(each)
     assert len({each.span_id for each in made if isinstance(each, Span)}) == sum(isinstance(e, Span) for e in made)
+
+
+def test_message_above_the_limit_of_an_event_is_refused_before_it_is_rendered():
+    said = refusal(line([USER, {"role": "user", "content": "x" * EVENT_BYTES_MAX}]))
+    assert said.startswith(f"expected at most {EVENT_BYTES_MAX} bytes, as events may have, got ")
+    assert said.endswith(" at $.messages[1].content")
