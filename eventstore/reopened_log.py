@@ -23,6 +23,9 @@ class ReopenedLog:
     async def create(self, topics: Iterable[TopicSettings]) -> list[str]:
         return await (await self._opened()).create(topics)
 
+    async def drop(self, topic: str, *, app: str) -> bool:
+        return await (await self._opened()).drop(topic, app=app)
+
     async def differences(self, topics: Iterable[TopicSettings]) -> list[Difference]:
         return await (await self._opened()).differences(topics)
 
@@ -34,6 +37,9 @@ class ReopenedLog:
 
     async def ranges(self, topic: str, partitions: Iterable[int]) -> Mapping[int, Range]:
         return await (await self._opened()).ranges(topic, partitions)
+
+    async def offsets_at(self, topic: str, partitions: Iterable[int], time_ns: int) -> Mapping[int, int]:
+        return await (await self._opened()).offsets_at(topic, partitions, time_ns)
 
     async def reader(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         return await (await self._opened()).reader(topic, offsets)

@@ -7,7 +7,8 @@ append  one idempotent producer, acknowledged by all in-sync replicas        eve
 own     one transactional producer an input partition, or a whole topic      eventstore.log.kafka_owner
 read    committed records only, by hand-assigned consumers                   eventstore.log.kafka_reader
 Rights  a user needs Describe, DescribeConfigs, Read and Write on the topics, Write on the transactional ids and Read on
-        the groups `{prefix}.*`, IdempotentWrite; `topics create` needs Create
+        the groups `{prefix}.*`, IdempotentWrite; `topics create` needs Create, dropping an output Delete on
+        its topic and group
 """
 
 import asyncio
@@ -16,11 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from rolloutlog.eventstore.errors import StoreError
 from rolloutlog.eventstore.log.kafka_appender import Appender
 from rolloutlog.eventstore.log.kafka_cluster import Cluster
+from rolloutlog.eventstore.log.kafka_drop import drop_topic
 from rolloutlog.eventstore.log.kafka_owner import KafkaOwner, take_over
 from rolloutlog.eventstore.log.kafka_reader import KafkaReader, open_reader
 from rolloutlog.eventstore.log.kafka_records import check_partition, check_records
 from rolloutlog.eventstore.log.kafka_settings import kafka_settings
 from rolloutlog.eventstore.log.kafka_topics import create_topics, find_differences
+from rolloutlog.eventstore.log.limits import check_droppable
 from rolloutlog.eventstore.log.port import Difference, NewRecord, Range, Stored, TopicSettings
 
 
@@ -47,6 +50,11 @@ class KafkaLog:
         self._check_open()
         return await create_topics(self._cluster, topics)
 
+    async def drop(self, topic: str, *, app: str) -> bool:
+        self._check_open()
+        check_droppable(topic)
+        return await drop_topic(self._cluster, topic, app)
+
     async def differences(self, topics: Iterable[TopicSettings]) -> list[Difference]:
         self._check_open()
         return await find_differences(self._cluster, topics)
@@ -70,6 +78,12 @@ class KafkaLog:
         for partition in wanted:
             check_partition(facts, partition)
         return await self._cluster.ranges(topic, wanted)
+
+    async def offsets_at(self, topic: str, partitions: Iterable[int], time_ns: int) -> Mapping[int, int]:
+        wanted = list(partitions)
+        ends = await self.ranges(topic, wanted)
+        found = await self._cluster.offsets_at(topic, wanted, time_ns)
+        return {p: found.get(p, ends[p].end) for p in wanted}
 
     async def reader(self, topic: str, offsets: Mapping[int, int]) -> KafkaReader:
         self._check_open()

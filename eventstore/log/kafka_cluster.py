@@ -40,6 +40,7 @@ RETRY_S = (0.02, 0.5)  # first and longest pause before a request is sent again
 
 EARLIEST, LATEST = -2, -1  # the times that stand for a partition's ends
 ANY, COMMITTED = 0, 1  # isolation levels: up to the last record, or up to the first open transaction
+NS_PER_MS = 1_000_000
 TOPIC_RESOURCE = 2
 GROUP_COORDINATOR = 0
 
@@ -98,6 +99,7 @@ class Cluster:
         """Ask again about these topics: the limit that is known of one was wrong."""
         for name in names:
             self._facts.pop(name, None)
+            self._leaders.pop(self.settings.full_name(name), None)
 
     async def partitions(self, topic: str) -> int:
         """Partition count, asked anew. Raises LogMissing."""
@@ -188,6 +190,12 @@ class Cluster:
 
         return await self.ask(f"offsets of {topic}", ask, topic=topic)
 
+    async def offsets_at(self, topic: str, partitions: Sequence[int], time_ns: int) -> dict[int, int]:
+        """Of each partition the first offset with a log time of `time_ns` or later that a reader can reach, if any."""
+        time_ms = max(0, -(-time_ns // NS_PER_MS))  # log times are whole milliseconds; below 0 stands for the ends
+        found = await self.offsets(topic, partitions, time_ms, COMMITTED)
+        return {p: offset for p, offset in found.items() if offset != NONE_OFFSET}
+
     async def committed(self, app: str, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
         """The positions in the app's group. One without an entry only when the coordinator says that there is none.
 
@@ -265,8 +273,8 @@ class Cluster:
         """An error of ours that names this log. Requests of this module store no records."""
         return our_error(error, f"log {self.settings.url}: {what}", outcome, maybe_stored=maybe_stored)
 
-    async def send_to(self, node: int, request: Any) -> Any:
-        """One request to one node, not repeated. For `attempt`s of others."""
+    async def send_to(self, node: int | None, request: Any) -> Any:
+        """One request to one node, None = any, not repeated. For `attempt`s of others."""
         return await self._send(request, node)
 
     async def _send(self, request: Any, node: int | None = None) -> Any:

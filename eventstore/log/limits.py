@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from rolloutlog.eventstore.errors import InvalidSettings
-from rolloutlog.eventstore.log.port import NewRecord, Position
+from rolloutlog.eventstore.log.port import OUTPUT_PREFIX, NewRecord, Position
 
 METADATA_CHARS_MAX = 100  # of a position; Kafka's driver does not survive metadata that a broker refuses
 
@@ -17,6 +17,14 @@ def record_size(record: NewRecord) -> int:
 def owned_name(topic: str, partition: int | None) -> str:
     """What an owner owns, for errors."""
     return f"all of {topic}" if partition is None else f"{topic}/{partition}"
+
+
+def check_droppable(topic: str) -> None:
+    """Raises InvalidSettings for a topic that is not of an output."""
+    if not topic.startswith(OUTPUT_PREFIX) or topic == OUTPUT_PREFIX:
+        raise InvalidSettings(
+            f"topic {topic}: expected one of an output, {OUTPUT_PREFIX}NAME: no other is dropped; nothing was changed"
+        )
 
 
 def check_positions(owner: str, positions: Mapping[int, Position], owned: Collection[int]) -> None:

@@ -10,6 +10,7 @@ own       fences: after it returns, a transaction of any older owner of (app, to
           owner of a whole topic fences the one before, whatever its topic, and no owner of a partition
 commit    one transaction: all its records and its positions become visible together, or none ever does
 read      returns only committed records, in offset order
+drop      only topics of outputs, `output.NAME`: a log's own topics are never removed
 
 Not here  what a record means: eventstore.codec; which records to write: consumers
 """
@@ -22,6 +23,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from rolloutlog.eventstore.errors import InvalidSettings
 
 EVENTS, BATCHES, DEAD_LETTERS, ACKS, META, REWARDS = "events", "batches", "dead-letters", "acks", "meta", "rewards"
+
+OUTPUT_PREFIX = "output."  # of the topics of outputs, which alone can be dropped
 
 NONE_OFFSET = -1  # Kafka's way of saying that nothing was committed
 PREFIX_CHARACTERS = frozenset(ascii_letters + digits + "._-")  # what a Kafka topic's name may hold
@@ -153,6 +156,13 @@ class Log(Protocol):
     async def create(self, topics: Iterable[TopicSettings]) -> list[str]:
         """Create the topics that are missing and return their names; existing ones stay as they are."""
 
+    async def drop(self, topic: str, *, app: str) -> bool:
+        """Remove the topic of an output with its records, and all positions of `app`; returns whether it was there.
+
+        A topic that is created under its name afterwards is empty. Fence the owners of `app` before: one that was not
+        fenced gets an error, never the topic again. Raises InvalidSettings for any other topic: nothing is removed.
+        """
+
     async def differences(self, topics: Iterable[TopicSettings]) -> list[Difference]:
         """Where the stored topics differ from `topics`; empty when all is as wanted."""
 
@@ -167,6 +177,12 @@ class Log(Protocol):
 
     async def ranges(self, topic: str, partitions: Iterable[int]) -> Mapping[int, Range]:
         """First readable and end offset of each partition. A reader at `end` has seen every record committed by now."""
+
+    async def offsets_at(self, topic: str, partitions: Iterable[int], time_ns: int) -> Mapping[int, int]:
+        """Of each partition the offset from which a reader gets just the records with a log time of `time_ns` or later.
+
+        It is that of the first such record, or of what stands before it and is none; at most the `end` of `ranges`.
+        """
 
     async def reader(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         """Read `topic` from these offsets, one entry a partition. An offset below the first one fails at `fetch`."""

@@ -27,10 +27,11 @@ from rolloutlog.eventstore.errors import (
     LogUnavailable,
     StoreError,
 )
-from rolloutlog.eventstore.log.limits import check_positions, owned_name
+from rolloutlog.eventstore.log.limits import check_droppable, check_positions, owned_name
 from rolloutlog.eventstore.log.port import Difference, NewRecord, Position, Range, Record, Stored, TopicSettings
+from rolloutlog.eventstore.log.sqlite_drop import drop_topic, size_of
 from rolloutlog.eventstore.log.sqlite_file import Database, file_settings, transaction
-from rolloutlog.eventstore.log.sqlite_records import count_partitions, find_partition, insert, read, trim
+from rolloutlog.eventstore.log.sqlite_records import count_partitions, find_partition, insert, offset_at, read, trim
 from rolloutlog.eventstore.log.sqlite_watch import Watch
 
 WHOLE_TOPIC_ID = 0  # among `partition_id`s, which start at 1: holds the epoch of an app's owner of a whole topic
@@ -62,6 +63,14 @@ class SqliteLog:
     async def create(self, topics: Iterable[TopicSettings]) -> list[str]:
         return await self._database.run(partial(_create_topics, _checked(topics)))
 
+    async def drop(self, topic: str, *, app: str) -> bool:
+        check_droppable(topic)
+        return await drop_topic(self._database, self._clock, topic, app)
+
+    async def size_bytes(self, topic: str) -> int:
+        """Bytes of the values of a topic's records, 0 for one that is not there. Not part of the port."""
+        return await size_of(self._database, topic)
+
     async def differences(self, topics: Iterable[TopicSettings]) -> list[Difference]:
         return await self._database.run(partial(_differences, list(topics)))
 
@@ -85,6 +94,16 @@ class SqliteLog:
             with transaction(connection, "DEFERRED"):
                 found = {p: find_partition(connection, topic, p, self.url) for p in wanted}
             return {p: Range(head.first_offset, head.next_offset, head.next_offset) for p, head in found.items()}
+
+        return await self._database.run(look)
+
+    async def offsets_at(self, topic: str, partitions: Iterable[int], time_ns: int) -> Mapping[int, int]:
+        wanted = list(partitions)
+
+        def look(connection: sqlite3.Connection) -> dict[int, int]:
+            with transaction(connection, "DEFERRED"):
+                heads = {p: find_partition(connection, topic, p, self.url) for p in wanted}
+                return {p: offset_at(connection, head, time_ns) for p, head in heads.items()}
 
         return await self._database.run(look)
 
@@ -244,9 +263,14 @@ class SqliteOwner:
             )
 
     def _check_epoch(self, connection: sqlite3.Connection) -> None:
-        epoch, host, pid, since_ns = connection.execute(
+        row = connection.execute(
             "SELECT epoch, host, pid, since_ns FROM owners WHERE app = ? AND partition_id = ?", self._key
         ).fetchone()
+        if row is None:
+            raise Fenced(
+                f"{self._name}: its topic was dropped; nothing of this transaction was stored; stop this process"
+            )
+        epoch, host, pid, since_ns = row
         if epoch != self._epoch:
             since = datetime.fromtimestamp(since_ns // 1_000_000_000, UTC).isoformat()
             raise Fenced(

@@ -105,6 +105,25 @@ def read(
         connection.execute("ROLLBACK")  # nothing was written; unlike COMMIT it can't fail
 
 
+def offset_at(connection: sqlite3.Connection, head: StoredPartition, time_ns: int) -> int:
+    """The lowest offset with a log time of `time_ns` or later, the end when there is none.
+
+    Searched by halves, because log times rise with the offsets and have no index of their own.
+    """
+    low, high = head.first_offset, head.next_offset
+    while low < high:
+        middle = (low + high) // 2
+        row = connection.execute(
+            "SELECT offset, log_time_ns FROM records WHERE partition_id = ? AND offset >= ? ORDER BY offset LIMIT 1",
+            (head.id, middle),
+        ).fetchone()
+        if row is None or row[1] >= time_ns:  # compaction leaves gaps
+            high = middle
+        else:
+            low = row[0] + 1
+    return low
+
+
 def trim(connection: sqlite3.Connection, head: StoredPartition, before_offset: int) -> Range:
     """Delete the records below `before_offset` and return the range that is left."""
     first = min(max(head.first_offset, before_offset), head.next_offset)
@@ -140,6 +159,8 @@ def _read(
         "SELECT partition, id, first_offset, next_offset FROM partitions WHERE topic = ?", (topic,)
     )
     found = {partition: row for partition, *row in heads}
+    if not found:
+        raise LogMissing(f"reader of {topic}: the topic is gone: it was dropped")
     waiting: deque[tuple[int, int, int, int]] = deque()
     for partition, offset in wanted:
         partition_id, first, end = found[partition]

@@ -18,16 +18,19 @@ from rolloutlog.eventstore.errors import (
     RecordTooLarge,
 )
 from rolloutlog.eventstore.log import (
+    ACKS,
     BATCHES,
     DEAD_LETTERS,
     EVENTS,
     META,
+    REWARDS,
     Difference,
     Log,
     NewRecord,
     Position,
     Reader,
     Record,
+    Stored,
     TopicSettings,
 )
 
@@ -40,6 +43,7 @@ TOPICS = [
     TopicSettings(BATCHES, 2, 86_400, 8 * MIB),
     TopicSettings(DEAD_LETTERS, 2, 86_400, 8 * MIB),
 ]
+OUTPUTS = [TopicSettings(name, 2, None, 8 * MIB) for name in ("output.a", "output.b")]
 DEADLINE_S = 30.0
 WAKE_S_MAX = 1.0
 WRITER = Path(__file__).with_name("writer.py")
@@ -103,6 +107,87 @@ async def test_create_by_several_at_once_makes_each_topic_once(make_log: MakeLog
     made = await asyncio.gather(*(log.create(TOPICS) for log in logs))
     assert sorted(name for names in made for name in names) == sorted(topic.name for topic in TOPICS)
     assert [await log.partitions(BATCHES) for log in logs] == [2, 2, 2, 2]
+
+
+async def test_dropped_topic_is_gone_and_the_others_stay(filled: Log, make_log: MakeLog) -> None:
+    await filled.create(OUTPUTS)
+    await filled.append([event(b"kept"), event(b"gone", topic="output.a"), event(b"too", 1, "output.b")])
+    assert await filled.drop("output.a", app="replay.a") is True
+    for log in (filled, await make_log()):
+        with pytest.raises(LogMissing, match=r"no topic output\.a"):
+            await log.partitions("output.a")
+        assert values(await read_all(log)) == [b"kept"]
+        assert values(await read_all(log, "output.b", 1)) == [b"too"]
+    assert await filled.drop("output.a", app="replay.a") is False
+
+
+async def test_dropped_topic_that_is_made_again_is_empty(filled: Log) -> None:
+    await filled.create(OUTPUTS)
+    await filled.append([event(b"%d" % number, topic="output.a") for number in range(1_200)])
+    await filled.drop("output.a", app="replay.a")
+    assert await filled.create(OUTPUTS) == ["output.a"]
+    assert [stored.offset for stored in await filled.append([event(b"new", topic="output.a")])] == [0]
+    assert values(await read_all(filled, "output.a")) == [b"new"]
+
+
+async def test_drop_forgets_the_positions_of_its_app_alone(filled: Log) -> None:
+    await filled.create(OUTPUTS)
+    for app in ("replay.a", "replay.b"):
+        owner = await filled.own(app, EVENTS, 0)
+        await owner.commit([], {0: Position(7, "p")})
+        await owner.close()
+    await filled.drop("output.a", app="replay.a")
+    assert await (await filled.own("replay.a", EVENTS, 0)).positions() == {}
+    assert await (await filled.own("replay.b", EVENTS, 0)).positions() == {0: Position(7, "p")}
+
+
+async def test_drop_of_a_topic_that_is_missing_forgets_positions_all_the_same(filled: Log) -> None:
+    """A drop that was broken off is carried on by the next one."""
+    await (await filled.own("replay.a", EVENTS, 0)).commit([], {0: Position(7, "p")})
+    assert await filled.drop("output.a", app="replay.a") is False
+    assert await (await filled.own("replay.a", EVENTS, 0)).positions() == {}
+
+
+@pytest.mark.parametrize("topic", [EVENTS, BATCHES, DEAD_LETTERS, META, ACKS, REWARDS, "output.", "other"])
+async def test_drop_of_what_is_no_output_is_refused(filled: Log, topic: str) -> None:
+    await filled.append([event(b"kept")])
+    owner = await filled.own("assembler", EVENTS, 0)
+    await owner.commit([], {0: Position(7, "p")})
+    with pytest.raises(InvalidSettings, match=r"expected one of an output.*nothing was changed"):
+        await filled.drop(topic, app="assembler")
+    assert values(await read_all(filled)) == [b"kept"]
+    assert await owner.positions() == {0: Position(7, "p")}
+
+
+async def test_commit_into_a_dropped_topic_by_an_owner_that_was_fenced_stores_nothing(
+    filled: Log, make_log: MakeLog
+) -> None:
+    await filled.create(OUTPUTS)
+    owner = await filled.own("replay.a", EVENTS, 0)
+    await owner.commit([event(b"before", topic="output.a")], {})
+    other = await make_log()
+    await (await other.own("replay.a", EVENTS, 0)).close()
+    await other.drop("output.a", app="replay.a")
+    with pytest.raises((Fenced, LogUnavailable)):  # a broker may not get to say who fenced it: there is no topic
+        await owner.commit([event(b"after", topic="output.a")], {})
+    with pytest.raises(LogMissing):
+        await other.partitions("output.a")
+    await other.create(OUTPUTS)
+    assert await read_all(other, "output.a") == []
+
+
+async def test_owner_that_comes_after_a_drop_gets_an_error_and_never_the_topic_again(
+    filled: Log, make_log: MakeLog
+) -> None:
+    await filled.create(OUTPUTS)
+    other = await make_log()
+    await other.drop("output.a", app="replay.a")
+    owner = await filled.own("replay.a", EVENTS, 0)
+    with pytest.raises(LogMissing):
+        await owner.commit([event(b"after", topic="output.a")], {0: Position(1, "")})
+    assert await owner.positions() == {}
+    with pytest.raises(LogMissing):
+        await other.partitions("output.a")
 
 
 async def test_differences_when_all_is_as_wanted_are_none(filled: Log) -> None:
@@ -255,6 +340,57 @@ async def test_ranges_start_at_first_record_left(filled: Log, cut_head: CutHead)
     await cut_head(EVENTS, 0, stored[4].offset)
     assert (await filled.ranges(EVENTS, [0]))[0].first == stored[4].offset
     assert values(await read_all(filled)) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+
+
+async def later(log: Log, than: Stored) -> Stored:
+    """Append one record with a later log time than that of another one."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (time.time_ns() // 1_000_000) <= than.log_time_ns // 1_000_000:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+    (stored,) = await log.append([event(b"later")])
+    assert stored.log_time_ns > than.log_time_ns
+    return stored
+
+
+async def test_offsets_at_a_log_time_are_those_of_the_first_record_from_then_on(filled: Log) -> None:
+    (first,) = await filled.append([event(b"a")])
+    second = await later(filled, first)
+    third = await later(filled, second)
+    assert await filled.offsets_at(EVENTS, [0], 0) == {0: first.offset}
+    assert await filled.offsets_at(EVENTS, [0], first.log_time_ns) == {0: first.offset}
+    assert await filled.offsets_at(EVENTS, [0], first.log_time_ns + 1) == {0: second.offset}
+    assert await filled.offsets_at(EVENTS, [0], third.log_time_ns) == {0: third.offset}
+
+
+async def test_offsets_at_a_log_time_after_all_records_are_the_end(filled: Log) -> None:
+    (stored,) = await filled.append([event(b"a")])
+    assert await filled.offsets_at(EVENTS, [0, 1], stored.log_time_ns + 1) == {0: stored.offset + 1, 1: 0}
+
+
+async def test_offsets_at_a_log_time_before_the_first_record_left_are_that_record(
+    filled: Log, cut_head: CutHead
+) -> None:
+    stored = await filled.append([event(b"%d" % i) for i in range(10)])
+    await cut_head(EVENTS, 0, stored[4].offset)
+    assert await filled.offsets_at(EVENTS, [0], stored[0].log_time_ns - 1) == {0: stored[4].offset}
+
+
+async def test_offsets_at_a_log_time_between_commits_let_a_reader_begin_there(filled: Log) -> None:
+    owner = await filled.own("app", EVENTS, 0)
+    await owner.commit([event(b"a")], {})
+    (before,) = await read_all(filled)
+    await later(filled, Stored(before.offset, before.log_time_ns))
+    await owner.commit([event(b"b")], {})
+    offsets = await filled.offsets_at(EVENTS, [0], before.log_time_ns + 1)
+    reader = await filled.reader(EVENTS, offsets)
+    assert values(await take(reader, 2)) == [b"later", b"b"]
+    await reader.close()
+
+
+async def test_offsets_at_in_a_missing_topic_is_log_missing(filled: Log) -> None:
+    with pytest.raises(LogMissing, match="nothere"):
+        await filled.offsets_at("nothere", [0], 0)
 
 
 # readers

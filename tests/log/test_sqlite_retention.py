@@ -211,6 +211,16 @@ async def test_retention_is_not_held_back_by_readers_of_outputs(log: SqliteLog, 
     assert (batches.kept, acks.before, acks.kept) == ("trainer is at offset 4", 1, "")
 
 
+async def test_retention_of_events_is_not_held_back_by_replays(log: SqliteLog, url: str, clock: Clock):
+    """One that goes on says by name what it lacks."""
+    await fill(log, EVENTS, clock)
+    await commit(log, "assembler", EVENTS, 0, 4)
+    await commit(log, "replay.judged", EVENTS, 0, 1)
+    await (await log.own("replay.new", EVENTS, 0)).close()
+    cut = await plan(url, clock, EVENTS)
+    assert (cut.before, cut.kept) == (3, "")
+
+
 async def test_retention_of_meta_leaves_the_newest_of_each_key(log: SqliteLog, url: str, clock: Clock):
     await log.append([NewRecord(META, 0, key, b"") for key in (b"run/1", b"status/0", b"status/0", b"status/0")])
     clock.now_s += 2 * HOUR_S

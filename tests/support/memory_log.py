@@ -41,6 +41,12 @@ class MemoryLog:
     async def create(self, topics: Iterable[TopicSettings]) -> list[str]:
         return [topic.name for topic in topics]
 
+    async def drop(self, topic: str, *, app: str) -> bool:
+        places = [place for place in self.records if place[0] == topic]
+        for place in places:
+            del self.records[place]
+        return bool(places)
+
     async def differences(self, topics: Iterable[TopicSettings]) -> list[Difference]:
         return []
 
@@ -62,6 +68,11 @@ class MemoryLog:
     async def ranges(self, topic: str, partitions: Iterable[int]) -> Mapping[int, Range]:
         counts = {p: len(self.records.get((topic, p), ())) for p in partitions}
         return {p: Range(0, count, count) for p, count in counts.items()}
+
+    async def offsets_at(self, topic: str, partitions: Iterable[int], time_ns: int) -> Mapping[int, int]:
+        kept = {p: self.records.get((topic, p), []) for p in partitions}
+        return {p: next((each.offset for each in found if each.log_time_ns >= time_ns), len(found))
+                for p, found in kept.items()}  # fmt: skip
 
     async def reader(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         return MemoryReader(self, topic, dict(offsets))
