@@ -1,8 +1,8 @@
-"""What a closed rollout's events come to: its rewards' outcomes and its samples.
+"""What a closed rollout's events come to: its rewards' outcomes and its samples. What a closed group's: its batch.
 
 `settle(rollout, settings, partition)` decodes the spans of a closed rollout, restores full prompts, attributes the
 rewards and makes samples. A span that is refused becomes a dead letter, with the closing event as trigger, and makes
-the rollout incomplete. Pure.
+the rollout incomplete. `settle_group` makes the batch, live and in a replay alike. Pure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +13,9 @@ from operator import itemgetter
 from typing import Any
 
 from rolloutlog.consumers.attribution import Attribution, CallResult, Entry, RewardEntry, SpanEntry, attribute
-from rolloutlog.consumers.batches import SAMPLE_BYTES_MAX, RewardOutcome
+from rolloutlog.consumers.batches import SAMPLE_BYTES_MAX, RewardOutcome, make_batch
 from rolloutlog.consumers.extra_info_merging import merge_extra_info
-from rolloutlog.consumers.outputs import DeadLetter
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupLeft
 from rolloutlog.consumers.samples import Sample, call_sample, line_sample
 from rolloutlog.consumers.settings import TRAJECTORY, FoldSettings
 from rolloutlog.consumers.state import Rollout, Stored
@@ -53,6 +53,27 @@ class Settled:
     outcomes: tuple[RewardOutcome, ...]
     samples: tuple[Sample, ...]
     extra_info_refused: tuple[str, ...]
+
+
+def settle_group(left: GroupLeft, settings: FoldSettings, partition: int) -> tuple[BatchReady, list[DeadLetter]]:
+    """The batch of a closed group, and dead letters of those of its rollouts that were not settled before."""
+    group = left.group
+    letters = [each for rollout in group.rollouts.values() for each in settle_rollout(rollout, settings, partition)]
+    batch = make_batch(
+        group, settings, partition=partition, trigger=left.trigger, closed_ns=left.closed_ns, reason=left.reason
+    )
+    return BatchReady(left.trigger, batch), letters
+
+
+def settle_rollout(rollout: Rollout, settings: FoldSettings, partition: int) -> list[DeadLetter]:
+    """Settle a closed rollout once, and let go of its events."""
+    closing = rollout.closed
+    assert closing is not None
+    if closing.settled is not None:
+        return []
+    closing.settled, letters = settle(rollout, settings, partition)
+    rollout.attempt.records, rollout.attempt.sources = [], {}
+    return letters
 
 
 def settle(rollout: Rollout, settings: FoldSettings, partition: int) -> tuple[Settled, list[DeadLetter]]:
@@ -125,14 +146,13 @@ def _decode(rollout: Rollout, partition: int, refuse: Any) -> tuple[dict[str, St
     for stored in rollout.attempt.records:
         if stored.kind == RewardRecorded.record:
             rewards.setdefault(stored.event.id, stored)
-            entries.append(_reward_entry(stored.event))
+            entries.append(reward_entry(stored.event))
         elif stored.kind == Span.record:
             try:
-                stored.event = _decode_span(stored, rollout, partition)
+                span = decode_span(stored, rollout, partition)
             except InvalidEvent as error:
                 refuse(stored, error)
                 continue
-            span = stored.event
             entries.append(_span_entry(span))
             if span.kind == "call" and span.span_id not in spans:
                 calls[span.span_id] = stored
@@ -140,12 +160,15 @@ def _decode(rollout: Rollout, partition: int, refuse: Any) -> tuple[dict[str, St
     return calls, entries, rewards
 
 
-def _decode_span(stored: Stored, rollout: Rollout, partition: int) -> Span:
-    event = decode_event(stored.kind, stored.value)
-    check_event(event, where=f"offset {partition}:{stored.offset}")
-    check_agreement(_header(stored, rollout), event, _key(rollout))
-    assert isinstance(event, Span)
-    return event
+def decode_span(stored: Stored, rollout: Rollout, partition: int) -> Span:
+    """A span of a closed rollout, decoded and checked once. Raises InvalidEvent when it is refused."""
+    if stored.event is None:
+        event = decode_event(stored.kind, stored.value)
+        check_event(event, where=f"offset {partition}:{stored.offset}")
+        check_agreement(_header(stored, rollout), event, _key(rollout))
+        stored.event = event
+    assert isinstance(stored.event, Span)
+    return stored.event
 
 
 def _restored_bytes(calls: dict[str, Stored]) -> int:
@@ -303,7 +326,8 @@ def _span_entry(span: Span) -> SpanEntry:
     )
 
 
-def _reward_entry(reward: RewardRecorded) -> RewardEntry:
+def reward_entry(reward: RewardRecorded) -> RewardEntry:
+    """A reward as attribution is given it."""
     return RewardEntry(
         reward_id=reward.id,
         value=reward.value,

@@ -18,9 +18,8 @@ Not here   what a closed rollout's events come to: consumers.closing; which rewa
 
 from sys import intern
 
-from rolloutlog.consumers.batches import make_batch
-from rolloutlog.consumers.closing import settle
-from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output, RunEnding
+from rolloutlog.consumers.closing import settle_group, settle_rollout
+from rolloutlog.consumers.outputs import DeadLetter, GroupClosing, GroupLeft, Output, RolloutLeft, RunEnding
 from rolloutlog.consumers.state import (
     Attempt,
     Awaited,
@@ -366,22 +365,21 @@ def _close_rollout(
     rollout.closed = Closing(offset, status, reason)
     group.open_count -= 1
     state.open_rollouts -= 1
-    if offset >= state.emit_from:
-        outputs.extend(_settle(state, rollout))
+    _leave(state, rollout, offset, outputs)
     if group.size is not None and group.open_count == 0 and len(group.rollouts) == group.size:
         _close_group(state, group, offset, COMPLETE, outputs)
 
 
-def _settle(state: PartitionState, rollout: Rollout) -> list[Output]:
-    """Decode a closed rollout once. Its refused spans are dead letters with the closing event as trigger."""
-    closing = rollout.closed
-    assert closing is not None
-    if closing.settled is not None:
-        return []
-    closing.settled, refused = settle(rollout, state.settings, state.partition)
+def _leave(state: PartitionState, rollout: Rollout, offset: int, outputs: list[Output]) -> None:
+    """Settle a closed rollout. Its refused spans are dead letters with the closing event as trigger."""
+    if offset < state.emit_from:
+        return
+    if not state.settles:
+        outputs.append(RolloutLeft(offset, rollout))
+        return
+    refused = settle_rollout(rollout, state.settings, state.partition)
     state.counts["refused"] += len(refused)
-    rollout.attempt.records, rollout.attempt.sources = [], {}
-    return list(refused)
+    outputs.extend(refused)
 
 
 def _close_group_event(state: PartitionState, header: Header, record: Record, outputs: list[Output]) -> None:
@@ -405,8 +403,7 @@ def _close_group_event(state: PartitionState, header: Header, record: Record, ou
                 rollout.closed = Closing(offset, "expired", "group_closed")
                 group.open_count -= 1
                 state.open_rollouts -= 1
-                if offset >= state.emit_from:
-                    outputs.extend(_settle(state, rollout))
+                _leave(state, rollout, offset, outputs)
         _close_group(state, group, offset, event.reason, outputs)
     elif event.reason == REQUESTED and not _pending(state, group_id):
         # Closed by its host before any start arrived, or once more: starts that come now are refused. It counts anew
@@ -424,12 +421,14 @@ def _pending(state: PartitionState, group_id: str) -> bool:
 
 def _close_group(state: PartitionState, group: Group, offset: int, reason: str, outputs: list[Output]) -> None:
     if offset >= state.emit_from:
-        for rollout in group.rollouts.values():
-            _settle(state, rollout)  # their dead letters are out: only rollouts closed below P come here unsettled
-        batch = make_batch(
-            group, state.settings, partition=state.partition, trigger=offset, closed_ns=state.now_ns, reason=reason
-        )
-        outputs.append(BatchReady(offset, batch))
+        left = GroupLeft(offset, group, state.now_ns, reason)
+        if state.settles:
+            # Dead letters are out: only rollouts closed below P are settled now.
+            ready, letters = settle_group(left, state.settings, state.partition)
+            state.counts["refused"] += len(letters)
+            outputs.append(ready)
+        else:
+            outputs.append(left)
         outputs.append(GroupClosing(offset, group.group_id))
     _forget(state, group)
     state.counts["groups_closed"] += 1

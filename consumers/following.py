@@ -1,11 +1,12 @@
-"""Batches as they come: what stands there first, then what is published, until told to stop or the run ends.
+"""Batches as they come: what stands there first, then what is published, until told to stop, or nothing more comes: the
+run has ended, or the output is complete.
 
 A log that does not answer is waited for. Reading goes on behind the last record that was taken, so nothing is shown
 twice or left out.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 
 from rolloutlog.consumers.batches import Batch
@@ -19,8 +20,11 @@ RETRY_S = (0.5, 30.0)  # first and longest wait after the log was unavailable
 
 
 class Follower:
-    """Follows some partitions of the batches.
+    """Follows some partitions of the batches, or of an output.
 
+    topic           where they are
+    is_whole        of an output: whether nothing will come any more after what stands in these partitions. None = live
+                    batches, which end with the run
     on_refused      told of records that are no batch
     on_unavailable  told of the error, and how many seconds pass until the log is asked again
     """
@@ -30,11 +34,14 @@ class Follower:
         log: Log,
         partitions: Sequence[int],
         *,
+        topic: str = BATCHES,
+        is_whole: Callable[[Collection[int]], Awaitable[bool]] | None = None,
         on_refused: Refused,
         on_unavailable: Callable[[LogUnavailable, float], None],
         retry_s: tuple[float, float] = RETRY_S,
     ) -> None:
-        self._log, self._on_unavailable, self._retry_s = log, on_unavailable, retry_s
+        self._log, self._topic, self._on_unavailable, self._retry_s = log, topic, on_unavailable, retry_s
+        self._is_whole = is_whole
         self._joiners = {partition: Joiner(on_refused) for partition in partitions}
         self._next: dict[int, int] = {}  # where reading goes on; empty until the log has said where it begins
         self._stored: list[int] | None = None  # partitions whose stored records are not all read yet
@@ -53,9 +60,15 @@ class Follower:
                 task.cancel()
             await asyncio.gather(stopping, following, return_exceptions=True)
 
-    @property
-    def _run_over(self) -> bool:
-        return len(self._ended) == len(self._joiners)
+    async def _is_over(self) -> bool:
+        """Whether all was taken, and nothing more comes. A RunEnded ends no output: history may go on after it."""
+        if self._is_whole is None:
+            return len(self._ended) == len(self._joiners)
+        # Asked before the end is looked at: what was written until then is below that.
+        if not await self._is_whole(self._joiners.keys()):
+            return False
+        spans = await self._log.ranges(self._topic, list(self._joiners))
+        return all(self._next[partition] >= span.written for partition, span in spans.items())
 
     async def _follow(self, take: Callable[[Batch], None]) -> None:
         wait_s = self._retry_s[0]
@@ -67,7 +80,7 @@ class Follower:
                 return
             except OffsetOutOfRange:
                 # Retention went faster than we did: what is there now is shown.
-                spans = await self._log.ranges(BATCHES, list(self._joiners))
+                spans = await self._log.ranges(self._topic, list(self._joiners))
                 self._next = {each: max(at, spans[each].first) for each, at in self._next.items()}
             except LogUnavailable as error:
                 if self._next != before:
@@ -79,27 +92,29 @@ class Follower:
     async def _read_stored(self, take: Callable[[Batch], None]) -> None:
         if self._stored == []:
             return
-        spans = await self._log.ranges(BATCHES, list(self._joiners))
+        spans = await self._log.ranges(self._topic, list(self._joiners))
         if self._stored is None:
             self._stored = list(self._joiners)
             self._next = {partition: span.first for partition, span in spans.items()}
         while self._stored:
             partition = self._stored[0]
             end = spans[partition].end
-            async with aclosing(read_range(self._log, BATCHES, partition, self._next[partition], end)) as records:
+            async with aclosing(read_range(self._log, self._topic, partition, self._next[partition], end)) as records:
                 async for record in records:
                     self._take(record, take)
             self._next[partition] = max(end, self._next[partition])
             del self._stored[0]
 
     async def _read_new(self, take: Callable[[Batch], None]) -> None:
-        if self._run_over:
+        if await self._is_over():
             return
-        reader = await self._log.reader(BATCHES, self._next)
+        reader = await self._log.reader(self._topic, self._next)
         try:
-            while not self._run_over:
+            while not await self._is_over():
                 for record in await reader.fetch(wait_s=FETCH_WAIT_S):
                     self._take(record, take)
+                for partition, offset in self._next.items():
+                    self._next[partition] = max(offset, reader.position(partition))  # past markers of transactions
         finally:
             await reader.close()
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rolloutlog.consumers.batches import Batch
+from rolloutlog.consumers.state import Group, Rollout
 from rolloutlog.eventstore.events import RunEnded
 from rolloutlog.eventstore.log import Record
 
@@ -46,4 +47,22 @@ class RunEnding:
     event: RunEnded
 
 
-Output = BatchReady | DeadLetter | GroupClosing | RunEnding
+@dataclass(frozen=True, slots=True)
+class RolloutLeft:
+    """A closed rollout with its events, of a fold that does not settle."""
+
+    trigger: int
+    rollout: Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeft:
+    """A closed group that is still to be settled. `closed_ns`: log time of its closing; `reason`: why it closed."""
+
+    trigger: int
+    group: Group
+    closed_ns: int
+    reason: str
+
+
+Output = BatchReady | DeadLetter | GroupClosing | RunEnding | RolloutLeft | GroupLeft

@@ -10,7 +10,7 @@ from rolloutlog.consumers.batches import encode_parts
 from rolloutlog.consumers.decisions import Decision, Expiry
 from rolloutlog.consumers.origin import HEADER as ORIGIN
 from rolloutlog.consumers.origin import Origin
-from rolloutlog.consumers.outputs import BatchReady, DeadLetter, Output, RunEnding
+from rolloutlog.consumers.outputs import BatchReady, DeadLetter, GroupClosing, Output, RunEnding
 from rolloutlog.eventstore.codec import HEADER as EVENT
 from rolloutlog.eventstore.codec import encode_event, header_of
 from rolloutlog.eventstore.events import COMPLETE, Event, GroupClosed, RolloutExpired
@@ -26,12 +26,17 @@ DETAIL_CHARACTERS_MAX = 2_000  # a dead letter's own headers must fit beside a r
 
 @dataclass(slots=True)
 class Packer:
-    """Makes records of one partition's outputs. `source` numbers the decisions that it appends to the events."""
+    """Makes records of one partition's outputs.
+
+    source  numbers the decisions that it appends to the events
+    topic   of batches and the end of the run
+    """
 
     partition: int
     config_hash: str
     source: str
     sequence: int = 0
+    topic: str = BATCHES
 
     def pack(self, outputs: Iterable[Output], *, time_ns: int) -> list[NewRecord]:
         """All records of the outputs, in their order. `time_ns`: now, for events appended."""
@@ -43,8 +48,10 @@ class Packer:
                 records.append(self._dead_letter(output))
             elif isinstance(output, RunEnding):
                 records.append(self._run_ending(output))
-            else:
+            elif isinstance(output, GroupClosing):
                 records.append(self._group_closed(output.group_id, COMPLETE, None, time_ns))
+            else:
+                raise AssertionError("what leaves a fold unsettled is settled before it is packed")
         return records
 
     def pack_decisions(self, decisions: Iterable[Decision], *, time_ns: int) -> list[NewRecord]:
@@ -96,14 +103,14 @@ class Packer:
         for part, value in enumerate(parts):
             origin = Origin(self.partition, output.trigger, batch.first_event, self.config_hash, part, len(parts))
             records.append(
-                NewRecord(BATCHES, self.partition, batch.group_id.encode(), value, ((ORIGIN, origin.text()),))
+                NewRecord(self.topic, self.partition, batch.group_id.encode(), value, ((ORIGIN, origin.text()),))
             )
         return records
 
     def _run_ending(self, output: RunEnding) -> NewRecord:
         origin = Origin(self.partition, output.trigger, output.offset, self.config_hash)
         key = f"run/{output.event.run_id}".encode()
-        return NewRecord(BATCHES, self.partition, key, encode_event(output.event), ((ORIGIN, origin.text()),))
+        return NewRecord(self.topic, self.partition, key, encode_event(output.event), ((ORIGIN, origin.text()),))
 
     def _dead_letter(self, output: DeadLetter) -> NewRecord:
         record = output.record

@@ -1,4 +1,5 @@
-"""What stands in the batches topic: training batches, in one record or several parts, and the end of the run.
+"""What stands in the batches topic, and in those of outputs: training batches, in one record or several parts, and the
+end of the run.
 
 Not here  a batch's own bytes: consumers.batches; who reads them to train: consumers.trainer
 """
@@ -110,11 +111,11 @@ def _decode(value: bytes | None) -> Batch | None:
 
 
 async def read_published(
-    log: Log, partition: int, *, on_refused: Refused = lambda record, error: None
+    log: Log, partition: int, *, topic: str = BATCHES, on_refused: Refused = lambda record, error: None
 ) -> AsyncGenerator[Published, None]:
     """All of a partition up to its end as of now. Records that are none are told and passed over."""
     joiner = Joiner(on_refused)
-    async with aclosing(read_all(log, BATCHES, partition)) as records:
+    async with aclosing(read_all(log, topic, partition)) as records:
         async for record in records:
             published = joiner.add(record)
             if published is not None:

@@ -205,6 +205,7 @@ class PartitionState:
     position   offset of the newest folded record + 1
     now_ns     highest log time folded: the partition's only clock
     emit_from  P of the last commit: outputs triggered below it are out already
+    settles    closed rollouts are decoded and groups made into batches; else both leave with their events, as they are
     run_ends   ends of the run that groups opened before them hold back, with their offsets. They need no pin: those
                groups have theirs, below
     """
@@ -214,6 +215,7 @@ class PartitionState:
     position: int = 0
     now_ns: int = 0
     emit_from: int = 0
+    settles: bool = True
     groups: dict[str, Group] = field(default_factory=dict)
     closed: dict[str, ClosedGroup] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)

@@ -34,7 +34,22 @@ def settings_record(settings: FoldSettings, time_ns: int) -> NewRecord:
 
 async def read_used(log: Log) -> list[FoldSettings]:
     """Settings that assemblers of this log were started with, newest last; those that cannot be made left out."""
-    found: dict[str, FoldSettings] = {}
+    return [each for each in await _read(log) if each is not None]
+
+
+async def newest_used(log: Log) -> FoldSettings | None:
+    """Those of the assembler that was started last; None where none has said. Raises InvalidSettings."""
+    found = await _read(log)
+    if found and found[-1] is None:
+        raise InvalidSettings(
+            f"log {log.url}: expected settings of its assembler that can be made here, got a record of others: with a "
+            "policy of its own, or by another version. Say with which settings: --settings FILE, or --policy"
+        )
+    return found[-1] if found else None
+
+
+async def _read(log: Log) -> list[FoldSettings | None]:
+    found: dict[str, FoldSettings | None] = {}
     try:
         async with aclosing(read_all(log, META)) as records:
             async for record in records:
@@ -44,10 +59,9 @@ async def read_used(log: Log) -> list[FoldSettings]:
                     fields = decode_record(record.value, expected=RECORD)[1]
                 except InvalidEvent:
                     continue  # deleted, or not readable to this version
-                settings = settings_of(fields["settings"])
-                if settings is not None and settings.config_hash == fields["config_hash"]:
-                    found.pop(settings.config_hash, None)
-                    found[settings.config_hash] = settings
+                config_hash, settings = fields["config_hash"], settings_of(fields["settings"])
+                found.pop(config_hash, None)
+                found[config_hash] = None if settings is None or settings.config_hash != config_hash else settings
     except LogMissing:
         return []
     return list(found.values())

@@ -1,7 +1,10 @@
 """Fixtures and hooks for all tests."""
 
+import os
+from collections.abc import Iterator
 from contextlib import suppress
 
+import pytest
 from kafka_fixture import (
     kafka_bootstrap,
     own_broker,
@@ -22,4 +25,17 @@ __all__ = [
     "pytest_sessionfinish",
     "pytest_terminal_summary",
     "pytest_testnodedown",
+    "scores_in_a_folder_of_the_tests",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scores_in_a_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What scorers said is kept below the user's cache, by processes that tests start too."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = before

@@ -40,7 +40,7 @@ def call_results(
         results.append(
             CallResult(
                 span_id=call.span_id,
-                span_ids=tuple(calls.tree.spans[v].span_id for v in call.spans),
+                span_ids=tuple([calls.tree.spans[v].span_id for v in call.spans]),
                 turn_index=call.turn_index,
                 selected=call.selected,
                 step=step,

@@ -56,15 +56,15 @@ class Calls:
         self._of_response: dict[str, Call] = {}
         for members in _together(tree.spans):
             spans = [tree.spans[v] for v in members]
+            named = next(span for span in spans if span.token_count > 0)
             call = Call(
                 spans=members,
-                named=next(span for span in spans if span.token_count > 0),
+                named=named,
                 recorded=positions[members[0]],
                 judge=any(judged[v] for v in members),
                 agent=next((tree.spans[agent_above[v]].name for v in members if agent_above[v] != NONE), None),
-                model=None,
+                model=named.model or next((span.model for span in spans if span.model), None),
             )
-            call.model = next((span.model for span in (call.named, *spans) if span.model), None)
             self.every.append(call)
             for v in members:
                 self.of_span[v] = call

@@ -7,15 +7,23 @@ from collections.abc import Sequence
 
 from rolloutlog.consumers.attribution.model import Outcome, RewardEntry
 from rolloutlog.consumers.attribution.reasons import names
+from rolloutlog.consumers.attribution.revisions import Revisers
 
 
-def explain_recorded(reward: RewardEntry, outcome: Outcome, reached: Sequence[str]) -> str:
+def explain_recorded(
+    reward: RewardEntry, outcome: Outcome, reached: Sequence[str], revisers: Revisers | None = None
+) -> str:
     """What became of a reward, e.g. `reward s1 (parses 0.2, step): attributed to call c by rule enclosing`.
 
-    reached  the calls whose samples carry the reward as a final value
+    reached   the calls whose samples carry the reward as a final value
+    revisers  of the rollout's rewards, as far as they are known
     """
+    if outcome.outcome == "revised":
+        words = (revisers or Revisers(())).words(reward)
+    else:
+        words = _words(reward, outcome, reached)
     value = "no value" if reward.value is None else f"{reward.value:g}"
-    return f"reward {reward.reward_id} ({reward.name} {value}, {reward.scope}): {_words(reward, outcome, reached)}"
+    return f"reward {reward.reward_id} ({reward.name} {value}, {reward.scope}): {words}"
 
 
 def _words(reward: RewardEntry, outcome: Outcome, reached: Sequence[str]) -> str:
@@ -24,8 +32,6 @@ def _words(reward: RewardEntry, outcome: Outcome, reached: Sequence[str]) -> str
             return f"attributed to {names(outcome.calls)} by rule {outcome.rule}"
         case "final":
             return f"final, it belongs to the rollout and reaches {names(reached) if reached else 'no sample'}"
-        case "revised":
-            return "revised, a later reward took its place"
         case "no_verdict":
             return "no_verdict, its scorer gave none, so it counts for nothing"
         case "unresolved":

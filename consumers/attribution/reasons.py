@@ -16,6 +16,7 @@ from operator import attrgetter, itemgetter
 from rolloutlog.consumers.attribution.calls import Call
 from rolloutlog.consumers.attribution.facts import Facts
 from rolloutlog.consumers.attribution.model import RULE_LINKED, Entry, Outcome, RewardEntry
+from rolloutlog.consumers.attribution.revisions import Revisers
 from rolloutlog.consumers.attribution.select import select
 from rolloutlog.consumers.attribution.settings import POLICIES_0_3, AttributionSettings
 from rolloutlog.consumers.attribution.tree import NONE
@@ -29,22 +30,17 @@ class Reasons:
     """Says why, rollout by rollout.
 
     settings  those that made the outcomes; None = not known, only what the events tell is said
+    revisers  that know more rewards than the entries hold; None = those of the entries
     """
 
-    def __init__(self, entries: Iterable[Entry], settings: AttributionSettings | None) -> None:
+    def __init__(
+        self, entries: Iterable[Entry], settings: AttributionSettings | None, revisers: Revisers | None = None
+    ) -> None:
         self._facts = Facts(entries)
         self._settings = settings
         if settings is not None:
             select(self._facts.calls, settings)
-        self._superseded_by: dict[str, str] = {}
-        self._last_verdict: dict[str, str] = {}
-        recorded: set[str] = set()
-        for reward_id, (_, reward) in self._facts.rewards.items():
-            if reward.supersedes in recorded:
-                self._superseded_by[reward.supersedes] = reward_id
-            recorded.add(reward_id)
-            if reward.scope == "rollout" and reward.value is not None:
-                self._last_verdict[reward.name] = reward_id
+        self._revisers = revisers or Revisers(reward for _, reward in self._facts.rewards.values())
 
     @property
     def facts(self) -> Facts:
@@ -65,7 +61,7 @@ class Reasons:
             case "attributed":
                 return f"attributed to {names(outcome.calls)} by rule {outcome.rule}: {self._rule(reward, outcome)}"
             case "revised":
-                return self._revised(reward)
+                return self._revisers.words(reward)
             case "no_verdict":
                 return "no_verdict, the scorer gave None, which counts for nothing: emit another once there is a value"
             case "unresolved":
@@ -117,15 +113,6 @@ class Reasons:
                 place = "where it was emitted" if v == start else "around where it was emitted"
                 return f"the last earlier call beneath {facts.name(v)}, {place}"
         return "the last call that its emitter had seen (after_call)"
-
-    def _revised(self, reward: RewardEntry) -> str:
-        by = self._superseded_by.get(reward.reward_id)
-        if by is not None:
-            return f"revised by {by}, which supersedes it"
-        by = self._last_verdict.get(reward.name) if reward.scope == "rollout" else None
-        if by is None or by == reward.reward_id:
-            return "revised, a later reward took its place"
-        return f"revised by {by}, a later reward {reward.name!r} of the whole rollout"
 
     # Not counted
 

@@ -91,14 +91,16 @@ def _find(
     calls: Calls, positions: list[int], rewards: list[Placed], settings: AttributionSettings
 ) -> tuple[dict[str, list[Call] | str], str | None]:
     """For each step reward the calls found, selected or not, or the outcome when there are none; and what failed."""
-    earlier = Earlier(calls, positions)
-    enclosing = Enclosing(calls, earlier) if settings.policy == "enclosing" else None
-    custom = CustomPolicy(load_policy(settings.policy), calls, earlier) if is_custom(settings.policy) else None
     waiting = []
     for position, reward in rewards:
         if reward.scope == "step":
             after = after_call(calls, reward)
             waiting.append((moment(position, after), position, reward, after))
+    if not waiting:
+        return {}, None
+    earlier = Earlier(calls, positions)
+    enclosing = Enclosing(calls, earlier) if settings.policy == "enclosing" else None
+    custom = CustomPolicy(load_policy(settings.policy), calls, earlier) if is_custom(settings.policy) else None
     waiting.sort(key=lambda each: each[:2])
     found: dict[str, list[Call] | str] = {}
     for before, position, reward, after in waiting:

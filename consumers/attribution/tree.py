@@ -53,6 +53,8 @@ class SpanTree:
     def any_above(self, marked: Sequence[bool]) -> list[bool]:
         """Per span: is it, or anything it lies beneath, marked?"""
         above = list(marked)
+        if True not in above:
+            return above
         for cycle in self.cycles:
             if any(marked[v] for v in cycle):
                 for v in cycle:
@@ -70,6 +72,8 @@ class SpanTree:
         Returns  numbers and steps; NONE and 0 where there is none
         """
         where, steps = [NONE] * len(self), [0] * len(self)
+        if True not in marked:
+            return where, steps
         parent = self.parent
 
         def look(v: int) -> None:

@@ -51,7 +51,7 @@ class PolicyView:
     __slots__ = ("_rollout", "after", "calls", "earlier", "reward", "spans")
 
     def __init__(
-        self, rollout: "RolloutView", reward: RewardEntry, after: CallView | None, earlier: "Earliest"
+        self, rollout: "PolicyViews", reward: RewardEntry, after: CallView | None, earlier: "Earliest"
     ) -> None:
         self._rollout = rollout
         self.reward = reward
@@ -112,7 +112,7 @@ class Earliest(Sequence[CallView]):
         return self._calls[range(self._count)[index]]
 
 
-class RolloutView:
+class PolicyViews:
     """What the views of one rollout's rewards share."""
 
     def __init__(self, calls: Calls, earlier: Earlier) -> None:

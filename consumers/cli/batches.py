@@ -14,13 +14,23 @@ import numpy as np
 
 from rolloutlog.consumers.batches import Batch, RolloutResult
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
-from rolloutlog.consumers.cli.options import Command, log_option, run, settings_option, stop_on_signals
+from rolloutlog.consumers.cli.options import (
+    Command,
+    log_option,
+    output_option,
+    run,
+    settings_option,
+    stop_on_signals,
+)
 from rolloutlog.consumers.cli.progress import Bars, bars
 from rolloutlog.consumers.following import Follower
+from rolloutlog.consumers.named_topic import topic_named
 from rolloutlog.consumers.printable import printable
 from rolloutlog.consumers.published import read_published
 from rolloutlog.consumers.samples import Sample
+from rolloutlog.consumers.stream.output_end import OutputEnd
 from rolloutlog.consumers.stream.sample_checks import sample_fault
+from rolloutlog.consumers.times import exact_time
 from rolloutlog.eventstore.errors import InvalidEvent, LogUnavailable
 from rolloutlog.eventstore.log import BATCHES, Log, Record, open_log
 
@@ -35,56 +45,68 @@ def _printing_options(command: Command) -> Command:
         "--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares."
     )
     follow = click.option(
-        "--follow", is_flag=True, help="Go on as batches come, until Ctrl-C or the end of the run; exit 0."
+        "--follow",
+        is_flag=True,
+        help="Go on as batches come, until Ctrl-C, the end of the run, or all of an output is there.",
     )
-    return log_option(settings_option(partitions(follow(command))))
+    return log_option(settings_option(partitions(output_option(follow(command)))))
 
 
 @batches.command()
 @_printing_options
-def dump(settings: Path | None, follow: bool, **flags: Any) -> None:
+def dump(settings: Path | None, follow: bool, output: str | None, **flags: Any) -> None:
     """Print every sample as one JSON line, in the order partition, offset, rollout, turn."""
-    run(_print(load(settings, flags), sample_lines, follow))
+    run(_print(load(settings, flags), sample_lines, follow, output))
 
 
 @batches.command()
 @_printing_options
-def rollouts(settings: Path | None, follow: bool, **flags: Any) -> None:
+def rollouts(settings: Path | None, follow: bool, output: str | None, **flags: Any) -> None:
     """Print every rollout of the batches as one JSON line: how it ended and why, and all of its rewards."""
-    run(_print(load(settings, flags), rollout_lines, follow))
+    run(_print(load(settings, flags), rollout_lines, follow, output))
 
 
 @batches.command()
 @log_option
 @settings_option
 @click.option("--partitions", metavar="WHICH", help="all (default), 0-3, or i/n: the i-th of n equal shares.")
+@output_option
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-def export(file: Path, settings: Path | None, **flags: Any) -> None:
+def export(file: Path, settings: Path | None, output: str | None, **flags: Any) -> None:
     """Write every sample as one row of a Parquet FILE. Needs the extra `parquet`."""
     from rolloutlog.consumers.cli import exporting
 
-    run(exporting.export(load(settings, flags), file))
+    run(exporting.export(load(settings, flags), file, output))
 
 
 Lines = Callable[[Batch], Iterator[dict[str, Any]]]
 
 
-async def _print(configuration: Configuration, lines: Lines, follow: bool) -> None:
+async def _print(configuration: Configuration, lines: Lines, follow: bool, output: str | None) -> None:
     log = await open_log(configuration.url())
     try:
-        partitions = parse_partitions(configuration.partitions, await log.partitions(BATCHES))
+        topic = await topic_named(log, output)
+        partitions = parse_partitions(configuration.partitions, await log.partitions(topic))
         if follow:
-            follower = Follower(log, partitions, on_refused=say_refused, on_unavailable=_say_unavailable)
+            end = None if output is None else await OutputEnd.find(log, output)
+            follower = Follower(
+                log,
+                partitions,
+                topic=topic,
+                is_whole=None if end is None else end.is_whole,
+                on_refused=say_refused,
+                on_unavailable=_say_unavailable,
+            )
             await follower.run(lambda batch: _print_batch(batch, lines), stop_on_signals())
             return
         with bars(prints=True) as shown:
-            await _print_all(log, partitions, lines, shown)
+            await _print_all(log, topic, partitions, lines, shown)
     finally:
         await log.close()
 
 
-async def _print_all(log: Log, partitions: list[int], lines: Lines, shown: Bars) -> None:
-    async with aclosing(each_batch(log, partitions, shown)) as found:
+async def _print_all(log: Log, topic: str, partitions: list[int], lines: Lines, shown: Bars) -> None:
+    async with aclosing(each_batch(log, partitions, shown, topic=topic)) as found:
         async for batch in found:
             _print_batch(batch, lines)
 
@@ -104,16 +126,18 @@ def _say_unavailable(error: LogUnavailable, wait_s: float) -> None:
     click.echo(f"{error}; trying again in {wait_s:.1f} s", err=True)
 
 
-async def each_batch(log: Log, partitions: Sequence[int], shown: Bars) -> AsyncGenerator[Batch, None]:
+async def each_batch(
+    log: Log, partitions: Sequence[int], shown: Bars, *, topic: str = BATCHES
+) -> AsyncGenerator[Batch, None]:
     """All batches of these partitions up to their ends as of now, by partition and offset.
 
     Records that are none are reported and passed over. Leaving early: as `eventstore.log.reading` says.
     """
-    spans = await log.ranges(BATCHES, partitions)
+    spans = await log.ranges(topic, partitions)
     total, done = sum(span.end - span.first for span in spans.values()), 0
     for partition in partitions:
         span = spans[partition]
-        async with aclosing(read_published(log, partition, on_refused=say_refused)) as found:
+        async with aclosing(read_published(log, partition, topic=topic, on_refused=say_refused)) as found:
             async for published in found:
                 if published.batch is not None:
                     yield published.batch
@@ -169,6 +193,7 @@ def rollout_lines(batch: Batch) -> Iterator[dict[str, Any]]:
             "attempt": rollout.attempt,
             "batch_id": batch.batch_id,
             "group_id": batch.group_id,
+            "closed": exact_time(batch.closed_ns),
             "task_id": rollout.task_id,
             "split": rollout.split,
             "status": rollout.status,

@@ -1,19 +1,16 @@
 """`rolloutlog compare`: two outputs side by side."""
 
 import json
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from rolloutlog.consumers.cli.batches import say_refused
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
 from rolloutlog.consumers.cli.main import EXIT_DIFFERENT
 from rolloutlog.consumers.cli.options import log_option, run, settings_option
+from rolloutlog.consumers.cli.printing import print_lines
 from rolloutlog.consumers.cli.progress import bars
 from rolloutlog.consumers.comparing.as_json import comparison_json
 from rolloutlog.consumers.comparing.comparison import EXAMPLES, Compared
@@ -75,7 +72,7 @@ def compare(
     if plain_json:
         click.echo(json.dumps(comparison_json(found, sides), allow_nan=False))
     else:
-        _print(comparison_lines(found, sides, top=top))
+        print_lines(comparison_lines(found, sides, top=top))
     if not found.both:
         click.echo("nothing to compare: no rollout is in both", err=True)
         raise click.exceptions.Exit(EXIT_DIFFERENT)
@@ -103,13 +100,3 @@ async def _compare(
             )
     finally:
         await log.close()
-
-
-def _print(texts: Iterable[Text]) -> None:
-    """Print line by line, as long as they are: a pipe, or the terminal itself, breaks them where it likes."""
-    console = Console()
-    for text in texts:
-        if console.is_terminal:
-            console.print(text, soft_wrap=True, highlight=False)
-        else:
-            sys.stdout.write(f"{text.plain.rstrip()}\n")

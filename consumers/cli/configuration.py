@@ -94,20 +94,28 @@ class Configuration(BaseModel):
         )
 
 
-def load(file: Path | None, flags: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ) -> Configuration:
+def load(
+    file: Path | None,
+    flags: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    base: FoldSettings | None = None,
+) -> Configuration:
     """Join file, environment and flags (None = not given).
 
+    base    settings that stand where none of them says anything, in place of the defaults
     Raises  InvalidSettings naming the setting, what was expected and what came
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {} if base is None else _fields(base)
+    attribution = values.pop(ATTRIBUTION, {})
     if file is not None:
         try:
-            values = tomllib.loads(file.read_text(encoding="utf-8"))
+            values |= tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InvalidSettings(f"settings file {file}: expected readable TOML: {error}") from error
         if not isinstance(values.get(ATTRIBUTION, {}), dict):
             raise InvalidSettings(f"settings file {file}: expected a table [attribution]")
-    attribution = dict(values.get(ATTRIBUTION, {}))
+    attribution |= values.get(ATTRIBUTION, {})
     for name, value in environment.items():
         key = name.removeprefix(ENVIRONMENT).lower()
         if not name.startswith(ENVIRONMENT):
@@ -128,6 +136,12 @@ def load(file: Path | None, flags: Mapping[str, Any], *, environment: Mapping[st
         return Configuration(**values)
     except ValidationError as error:
         raise InvalidSettings(_message(error.errors()[0])) from error
+
+
+def _fields(settings: FoldSettings) -> dict[str, Any]:
+    fields = {name: value for name, value in settings.canonical().items() if name in Configuration.model_fields}
+    attribution = fields[ATTRIBUTION].items()
+    return {**fields, ATTRIBUTION: {name: value for name, value in attribution if name != "policy_source"}}
 
 
 def _message(error: Any) -> str:

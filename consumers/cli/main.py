@@ -33,17 +33,22 @@ logger = logging.getLogger(__name__)
 
 # Command → module and function. Loaded late, so that `--help` and each command pay only for what they use.
 COMMANDS = {
+    "archive": "archive:archive",
     "assemble": "assemble:assemble",
     "attribute": "attribute:attribute",
     "batches": "batches:batches",
+    "compare": "compare:compare",
     "demo": "demo:demo",
     "demo-host": "demo_roles:demo_host",
     "demo-trainer": "demo_roles:demo_trainer",
     "dev-broker": "dev_broker:dev_broker",
     "doctor": "doctor:doctor",
     "explain": "explain:explain",
+    "export": "export:export_group",
     "import": "importing:import_group",
     "metrics": "metrics:metrics",
+    "outputs": "outputs:outputs",
+    "replay": "replay:replay",
     "status": "status:status",
     "topics": "topics:topics",
 }
@@ -100,6 +105,9 @@ def rolloutlog(log_level: str) -> None:
 def main() -> None:
     """Run the command line and exit."""
     _prepare_streams()
+    with suppress(OSError):  # the folder may be gone
+        # For policies and scorers that lie where the command is run; last, so that it never hides what is installed.
+        sys.path.append(os.getcwd())
     try:
         code = _run()
     except (click.Abort, KeyboardInterrupt):

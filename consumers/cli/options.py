@@ -26,6 +26,12 @@ def settings_option(command: Command) -> Command:
     )(command)
 
 
+def output_option(command: Command) -> Command:
+    return click.option(
+        "--output", metavar="NAME", help="Of a replay, what it made under this name. Default: live, what was assembled."
+    )(command)
+
+
 ATTRIBUTION_HELP = {
     "policy": "How a reward without target finds its call. Default: enclosing.",
     "final": "Calls that final rewards reach. Default: last_call.",

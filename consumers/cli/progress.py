@@ -36,10 +36,11 @@ class Bars:
 
 
 @contextmanager
-def bars(*, prints: bool = False) -> Iterator[Bars]:
+def bars(*, prints: bool = False, speed_s: float = 30.0) -> Iterator[Bars]:
     """Show bars while the block runs.
 
-    prints  the block writes to standard output: bars are shown only when that is not the same terminal
+    prints   the block writes to standard output: bars are shown only when that is not the same terminal
+    speed_s  rate and time left are of the last so many seconds
     """
     if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
         yield Bars(None)
@@ -55,5 +56,8 @@ def bars(*, prints: bool = False) -> Iterator[Bars]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn())
     # Standard output stays as it is: lines that go into a file or a pipe are not the bar's affair.
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=speed_s
+    ) as progress:
         yield Bars(progress)

@@ -6,22 +6,26 @@ settings that are not known, only what the events tell is said. What is not publ
 settings at hand.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isclose
 
 from rolloutlog.consumers.attribution import (
     Attribution,
     AttributionSettings,
+    Entry,
     Outcome,
     RewardEntry,
     attribute,
     explain_recorded,
 )
 from rolloutlog.consumers.attribution.reasons import Reasons, names
-from rolloutlog.consumers.batches import RewardOutcome
+from rolloutlog.consumers.attribution.revisions import Revisers
+from rolloutlog.consumers.batches import RewardOutcome, RolloutResult
+from rolloutlog.consumers.closing import reward_entry
 from rolloutlog.consumers.explaining.finding import CLOSED, OPEN, UNPUBLISHED, Found
 from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.eventstore.events import RewardRecorded
 
 UNDECIDED = (OPEN, CLOSED, UNPUBLISHED)
 _NO_POLICY = (None, "final", "linked")
@@ -36,6 +40,7 @@ class Account:
     attribution  what they give; None when they are not known or the events are gone
     reasons      for its words; None when the events are gone
     sentences    by reward id
+    scored       rewards in the batch that scorers recorded afterwards, by id: those that a replay counted
     """
 
     found: Found
@@ -44,6 +49,18 @@ class Account:
     attribution: Attribution | None = None
     reasons: Reasons | None = None
     sentences: Mapping[str, str] = field(default_factory=dict)
+    scored: Mapping[str, RewardRecorded] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> tuple[Entry, ...] | None:
+        """What attribution was given of it, as far as it is known; None when the events are gone."""
+        return entries_with(self.found.entries, self.scored)
+
+    @property
+    def rewards(self) -> Mapping[str, RewardRecorded]:
+        """As they were recorded, by id: those in the events, and those in `scored`."""
+        events = (each.event for each in self.found.events)
+        return {each.id: each for each in events if isinstance(each, RewardRecorded)} | dict(self.scored)
 
     @property
     def outcomes(self) -> Mapping[str, RewardOutcome]:
@@ -58,14 +75,17 @@ class Account:
         return frozenset(call.span_id for call in calls if not call.selected)
 
 
-def account_of(found: Found, candidates: Sequence[FoldSettings] = ()) -> Account:
+def account_of(
+    found: Found, candidates: Sequence[FoldSettings] = (), recorded: Iterable[RewardRecorded] = ()
+) -> Account:
     """Give account of a rollout.
 
     candidates  settings at hand, those that most likely made the record first; the defaults when there are none
+    recorded    rewards that scorers recorded for this attempt, in log order: those that its batch has are its rewards
     """
     candidates = candidates or (FoldSettings(),)
     if found.result is not None:
-        return _published(found, candidates)
+        return _published(found, candidates, _in_batch(found.result, recorded))
     if found.entries is None or found.state not in UNDECIDED:
         return Account(found)
     settings = candidates[0].attribution
@@ -114,10 +134,28 @@ def lead(reward: RewardEntry) -> str:
     return f"reward {reward.reward_id} ({reward.name} {value}, {reward.scope})"
 
 
-def _published(found: Found, candidates: Sequence[FoldSettings]) -> Account:
+def entries_with(entries: tuple[Entry, ...] | None, scored: Mapping[str, RewardRecorded]) -> tuple[Entry, ...] | None:
+    """The entries of the events, with those of scorers' rewards behind them as in a replay."""
+    return None if entries is None else (*entries, *map(reward_entry, scored.values()))
+
+
+def _in_batch(result: RolloutResult, recorded: Iterable[RewardRecorded]) -> dict[str, RewardRecorded]:
+    """Those that the batch has. A scorer that isn't deterministic may have recorded something else under the id."""
+    by_id = {reward.id: reward for reward in recorded}
+    found = {}
+    for each in result.outcomes:
+        reward = by_id.get(each.reward_id) if each.offset < 0 else None  # its events don't have it
+        if reward is not None and (reward.name, reward.value, reward.scope) == (each.name, each.value, each.scope):
+            found[reward.id] = reward
+    return found
+
+
+def _published(found: Found, candidates: Sequence[FoldSettings], scored: Mapping[str, RewardRecorded]) -> Account:
     assert found.result is not None
-    settings, exact, attribution = _known(found, candidates)
-    reasons = None if found.entries is None else Reasons(found.entries, settings)
+    entries = entries_with(found.entries, scored)
+    settings, exact, attribution = _known(found, entries, candidates)
+    revisers = _revisers(found.result, entries, scored)
+    reasons = None if entries is None else Reasons(entries, settings, revisers)
     policy = settings.policy if settings is not None else _policy(found)
     reached = reached_samples(found)
     not_sampled = "no sample"
@@ -134,24 +172,34 @@ def _published(found: Found, candidates: Sequence[FoldSettings]) -> Account:
             words = reasons.words(each.reward_id, outcome, policy, _reached(reaches, not_sampled))
             sentences[each.reward_id] = f"{lead(entry)}: {words}"
         else:
-            sentences[each.reward_id] = explain_recorded(entry, outcome, reaches)
-    return Account(found, settings, exact, attribution, reasons, sentences)
+            sentences[each.reward_id] = explain_recorded(entry, outcome, reaches, revisers)
+    return Account(found, settings, exact, attribution, reasons, sentences, scored)
+
+
+def _revisers(result: RolloutResult, entries: Sequence[Entry] | None, scored: Mapping[str, RewardRecorded]) -> Revisers:
+    """Of all rewards that the batch has, in its order. Those that are recorded nowhere have no more to tell."""
+    known = {each.id: reward_entry(each) for each in scored.values()}
+    known |= {each.reward_id: each for each in entries or () if isinstance(each, RewardEntry)}
+    return Revisers(
+        known.get(each.reward_id) or RewardEntry(each.reward_id, each.value, each.name, each.scope)
+        for each in result.outcomes
+    )
 
 
 def _known(
-    found: Found, candidates: Sequence[FoldSettings]
+    found: Found, entries: tuple[Entry, ...] | None, candidates: Sequence[FoldSettings]
 ) -> tuple[AttributionSettings | None, bool, Attribution | None]:
     batch = found.batch
     for each in candidates:
         if batch is not None and each.config_hash == batch.config_hash:
-            attribution = None if found.entries is None else attribute(found.entries, each.attribution)
+            attribution = None if entries is None else attribute(entries, each.attribution)
             return each.attribution, True, attribution
-    if found.entries is None:
+    if entries is None:
         return None, False, None
     policy = _policy(found)
     for each in candidates:
         settings = each.attribution if policy is None else replace(each.attribution, policy=policy)
-        attribution = attribute(found.entries, settings)
+        attribution = attribute(entries, settings)
         if _agrees(found, attribution):
             return settings, False, attribution
     return None, False, None

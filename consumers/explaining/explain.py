@@ -17,9 +17,11 @@ from rolloutlog.consumers.explaining.account import Account, account_of
 from rolloutlog.consumers.explaining.columns import many, number
 from rolloutlog.consumers.explaining.comparison import Comparison
 from rolloutlog.consumers.explaining.explain_tables import comparison_lines
+from rolloutlog.consumers.explaining.extra_info_shown import extra_text
 from rolloutlog.consumers.explaining.finding import Found, Recorded, find_rollout
 from rolloutlog.consumers.printable import printable
 from rolloutlog.consumers.samples import Sample
+from rolloutlog.consumers.times import exact_time
 from rolloutlog.eventstore.events import RewardRecorded, Span
 from rolloutlog.eventstore.tokens import TOKEN_BYTES
 
@@ -27,6 +29,8 @@ __all__ = ["Found", "find_rollout", "lines", "render", "tree"]
 
 LEVELS_MAX = 24  # of indentation; deeper ones say how deep they are
 UNREAD_SHOWN = 5
+SAMPLES_SHOWN = 5
+EXTRA_INDENT = "   "
 
 _STYLES = {"agent": "bold cyan", "call": "bold green", "tool": "yellow", "evaluator": "magenta"}
 _GOOD = ("emitted", "attributed", "final")
@@ -97,8 +101,8 @@ def _lines(account: Account) -> Iterator[Text]:
     yield from _head(account)
     yield Text()
     if found.cut:
-        yield Text("its events are gone: retention has removed them; what the batch says:", style="yellow")
-    sentences, outcomes = account.sentences, account.outcomes
+        yield Text(_gone(found), style="yellow")
+    sentences, outcomes, rewards = account.sentences, account.outcomes, account.rewards
     totals = dict.fromkeys(account.not_selected, _NOT_SELECTED) | _totals_in_words(found.samples)
     shown = set()
     open_levels: list[bool] = []  # by depth: whether more siblings come
@@ -113,13 +117,26 @@ def _lines(account: Account) -> Iterator[Text]:
             shown.add(event.id)
             line.append_text(_reward_line(event, outcomes.get(event.id), sentences))
         yield line
+        if isinstance(event, RewardRecorded):
+            yield from extra_lines(event.extra_info, _guide_beneath(open_levels))
     for reward_id, outcome in outcomes.items():
-        if reward_id not in shown:  # its event is gone
+        if reward_id not in shown:  # its event is gone, or a scorer gave it
             yield _sentence_line(outcome, sentences[reward_id])
+            if reward_id in rewards:
+                yield from extra_lines(rewards[reward_id].extra_info)
+    if not rewards.keys() >= outcomes.keys():
+        yield from _samples_extra(found.samples)
     for offset, reason in found.unread[:UNREAD_SHOWN]:
         yield Text(f"offset {found.partition}:{offset} cannot be read: {printable(reason)}", style="red")
     if len(found.unread) > UNREAD_SHOWN:
         yield Text(f"and {len(found.unread) - UNREAD_SHOWN} more events that cannot be read", style="red")
+
+
+def _gone(found: Found) -> str:
+    if found.archived:
+        return "its events are gone, or some of them: they were lost before they were archived. What the batch says:"
+    gone = "its events are gone: retention has removed them"
+    return f"{gone}; --archive URL reads them from an archive. What the batch says:"
 
 
 def _head(account: Account) -> Iterator[Text]:
@@ -147,8 +164,9 @@ def _head(account: Account) -> Iterator[Text]:
         yield Text(
             printable(
                 f"batch {batch.batch_id} at {found.published.partition}:{found.published.offset}, closed "
-                f"({batch.closed_reason}) by event {found.partition}:{batch.trigger}; events of the rollout "
-                f"{found.partition}:{result.first_event} to {found.partition}:{result.closing_event}"
+                f"({batch.closed_reason}) at {exact_time(batch.closed_ns)} by event {found.partition}:{batch.trigger}; "
+                f"events of the rollout {found.partition}:{result.first_event} to "
+                f"{found.partition}:{result.closing_event}"
             ),
             style="dim",
         )
@@ -167,6 +185,28 @@ def _guide(open_levels: list[bool], node: Node) -> str:
         return ""
     deeper = f"[{node.depth} deep] " if node.depth > LEVELS_MAX else ""
     return beneath + ("└─ " if node.last else "├─ ") + deeper
+
+
+def _guide_beneath(open_levels: list[bool]) -> str:
+    """Of a further line of what was shown last."""
+    return "".join("│  " if goes_on else "   " for goes_on in open_levels[1 : LEVELS_MAX + 1]) + EXTRA_INDENT
+
+
+def extra_lines(encoded: bytes, guide: str = EXTRA_INDENT) -> Iterator[Text]:
+    """A reward's extra info beneath it, where it has any."""
+    text = extra_text(encoded)
+    if text:
+        yield Text(guide + text, style="dim")
+
+
+def _samples_extra(samples: tuple[Sample, ...]) -> Iterator[Text]:
+    """Joined from that of the rewards that count for each: all that is left of rewards that are recorded nowhere."""
+    with_info = [(sample, text) for sample in samples if (text := extra_text(sample.extra_info))]
+    for sample, text in with_info[:SAMPLES_SHOWN]:
+        yield Text(printable(f"sample {sample.sample_id}: ") + text, style="dim")
+    if len(with_info) > SAMPLES_SHOWN:
+        more = many(len(with_info) - SAMPLES_SHOWN, "more sample")
+        yield Text(f"and {more} with extra_info (all of them with --json)", style="dim")
 
 
 def _span_line(span: Span, totals: Mapping[str, str]) -> Text:

@@ -8,8 +8,10 @@ from rolloutlog.consumers.batches import RewardOutcome
 from rolloutlog.consumers.explaining.account import Account
 from rolloutlog.consumers.explaining.comparison import CallMove, Comparison, RewardMove, Went
 from rolloutlog.consumers.explaining.explain import Node, policy_version_of, prompt_tokens, task_of, totals_of, tree
+from rolloutlog.consumers.explaining.extra_info_shown import extra_json
 from rolloutlog.consumers.explaining.finding import Found, Recorded
 from rolloutlog.consumers.explaining.tally import Tally, Totals
+from rolloutlog.consumers.times import exact_time
 from rolloutlog.eventstore.events import RewardRecorded, Span
 from rolloutlog.eventstore.tokens import TOKEN_BYTES
 
@@ -19,6 +21,7 @@ def as_json(account: Account, comparison: Comparison | None = None) -> dict[str,
     found = account.found
     batch, result, started = found.batch, found.result, found.started
     sentences, outcomes, totals = account.sentences, account.outcomes, totals_of(found.samples)
+    rewards = account.rewards
     return {
         "rollout_id": found.rollout_id,
         "attempt": found.attempt,
@@ -34,6 +37,7 @@ def as_json(account: Account, comparison: Comparison | None = None) -> dict[str,
         "batch_id": None if batch is None else batch.batch_id,
         "config_hash": None if batch is None else batch.config_hash,
         "partition": found.partition,
+        "closed": None if batch is None else exact_time(batch.closed_ns),
         "batch_offset": None if found.published is None else found.published.offset,
         "first_event": found.first_event,
         "closing_event": None if result is None else result.closing_event,
@@ -51,9 +55,16 @@ def as_json(account: Account, comparison: Comparison | None = None) -> dict[str,
             for each in found.events
             if isinstance(each.event, RewardRecorded)
         ],
-        "outcomes": {reward_id: _outcome_json(each, sentences) for reward_id, each in outcomes.items()},
+        "outcomes": {
+            reward_id: _outcome_json(each, sentences, rewards.get(reward_id)) for reward_id, each in outcomes.items()
+        },
         "samples": [
-            {"sample_id": each.sample_id, "span_ids": list(each.span_ids), "total": each.total}
+            {
+                "sample_id": each.sample_id,
+                "span_ids": list(each.span_ids),
+                "total": each.total,
+                "extra_info": extra_json(each.extra_info),
+            }
             for each in found.samples
         ],
         "unread": [{"offset": offset, "reason": reason} for offset, reason in found.unread],
@@ -200,13 +211,17 @@ def _reward_json(recorded: Recorded, outcome: RewardOutcome | None, sentences: M
         "after_call": reward.after_call,
         "target": None if reward.target is None else {reward.target.key: reward.target.value},
         "supersedes": reward.supersedes,
+        "extra_info": extra_json(reward.extra_info),
         "offset": recorded.offset,
         "outcome": None if outcome is None else outcome.outcome,
         "explained": sentences.get(reward.id),
     }
 
 
-def _outcome_json(outcome: RewardOutcome, sentences: Mapping[str, str]) -> dict[str, Any]:
+def _outcome_json(
+    outcome: RewardOutcome, sentences: Mapping[str, str], reward: RewardRecorded | None
+) -> dict[str, Any]:
+    """`reward`: as it was recorded; None where it is not to be had, and with it its extra info."""
     return {
         "name": outcome.name,
         "value": outcome.value,
@@ -218,5 +233,6 @@ def _outcome_json(outcome: RewardOutcome, sentences: Mapping[str, str]) -> dict[
         "scorer": outcome.scorer,
         "scorer_version": outcome.scorer_version,
         "offset": outcome.offset,
+        "extra_info": None if reward is None else extra_json(reward.extra_info),
         "explained": sentences.get(outcome.reward_id),
     }

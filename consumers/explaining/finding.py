@@ -13,6 +13,7 @@ from rolloutlog.consumers.attribution import Entry
 from rolloutlog.consumers.batches import Batch, RolloutResult
 from rolloutlog.consumers.closing import entries_of
 from rolloutlog.consumers.explaining.refolding import Refold
+from rolloutlog.consumers.explaining.wanted import CUT_CHARACTERS_MIN, RolloutUnknown, Wanted
 from rolloutlog.consumers.fold import fold
 from rolloutlog.consumers.outputs import BatchReady, DeadLetter
 from rolloutlog.consumers.published import Published, read_published
@@ -22,13 +23,10 @@ from rolloutlog.consumers.state import PartitionState, Rollout
 from rolloutlog.consumers.waiting import describe_open, describe_rollout
 from rolloutlog.eventstore.checks import check_event
 from rolloutlog.eventstore.codec import HEADER, Header, decode_event, parse_header
-from rolloutlog.eventstore.errors import InvalidEvent, OffsetOutOfRange, StoreError
+from rolloutlog.eventstore.errors import InvalidEvent, LogMissing, OffsetOutOfRange
 from rolloutlog.eventstore.events import Event, RolloutStarted
 from rolloutlog.eventstore.log import BATCHES, EVENTS, Log, Record
 from rolloutlog.eventstore.log.reading import read_range
-
-PREFIX_CHARACTERS_MIN = 4
-CANDIDATES_MAX = 6
 
 PUBLISHED, OPEN, CLOSED, UNPUBLISHED, SURPLUS, REFUSED, UNSTARTED = (
     "published", "open", "closed", "unpublished", "surplus", "refused", "unstarted")  # fmt: skip
@@ -38,12 +36,10 @@ _REFUSED = {
     "stale_resend": "its start was sent again so late that it may have been published before",
     "late": "it was closed before this attempt started",
 }
+_NO_ASSEMBLER = "no assembler has published it so far"
+_NO_BATCHES = "its batch is not archived, and comes again with `rolloutlog replay --archive`"
 
 OnProgress = Callable[[str, int, int], None]
-
-
-class RolloutUnknown(StoreError):
-    """No rollout has this id, or several begin with it; the text says where it was looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +62,7 @@ class Found:
     result     how it ended, as the batch says
     unread     offset and reason of its events that cannot be read
     cut        retention has removed its events, or some of them
+    archived   its events are those of an archive
     entries    what attribution is given of it, so far; None where its events are gone or its start opened nothing
     """
 
@@ -79,6 +76,7 @@ class Found:
     events: tuple[Recorded, ...]
     unread: tuple[tuple[int, str], ...]
     cut: bool = False
+    archived: bool = False
     published: Published | None = None
     result: RolloutResult | None = None
     samples: tuple[Sample, ...] = ()
@@ -98,106 +96,94 @@ async def find_rollout(
     log: Log,
     rollout_id: str,
     *,
+    topic: str = BATCHES,
     settings: FoldSettings | None = None,
     on_progress: OnProgress = lambda topic, done, total: None,
 ) -> Found:
-    """Find a rollout by its id, or by the first PREFIX_CHARACTERS_MIN or more characters of it.
+    """Find a rollout by its id, or by the first or last CUT_CHARACTERS_MIN or more characters of it.
 
+    An id goes before ids that begin with the text, those before ids that end with it.
+
+    topic     of its batch; of an output, events are not looked through where it has none
     settings  those of the assembler, for what is not published yet
     Raises    RolloutUnknown
     """
-    wanted = _Wanted(rollout_id)
-    published = await _in_batches(log, wanted, on_progress)
-    if published is not None:
-        return await _with_events(log, wanted.only(), published, settings or FoldSettings())
-    place = await _in_events(log, wanted, on_progress)
-    if place is None:
-        raise RolloutUnknown(
-            f"rollout {rollout_id}: expected one of {wanted.published_count} published rollouts or of "
-            f"{wanted.started_count} starts in the events, got none; an id may be cut to {PREFIX_CHARACTERS_MIN} "
-            "characters or more"
-        )
-    return await _unpublished(log, wanted.only(), *place, settings or FoldSettings())
+    wanted = Wanted(rollout_id)
+    batches = await _has_batches(log, topic)
+    if batches:
+        await _in_batches(log, topic, wanted, on_progress)
+    # Of what is not published, an id may be this one or begin with it, and then goes before published endings.
+    if not wanted.begins and topic == BATCHES:
+        await _in_events(log, wanted, on_progress)
+    found = wanted.only()
+    if found is not None:
+        name, place = found
+        if isinstance(place, Published):
+            return await _with_events(log, name, place, settings or FoldSettings())
+        open_ = await _unpublished(log, name, *place, settings or FoldSettings())
+        words = open_.words if batches else (each.replace(_NO_ASSEMBLER, _NO_BATCHES) for each in open_.words)
+        return replace(open_, words=tuple(words), archived=_is_archive(log))
+    starts = f" or of {wanted.started_count} starts in the events" if topic == BATCHES else ""
+    among = f"published rollouts{starts}" if topic == BATCHES else f"rollouts of {topic}"
+    raise RolloutUnknown(
+        f"rollout {rollout_id}: expected one of {wanted.published_count} {among}, got none; an id may be cut to its "
+        f"first or last {CUT_CHARACTERS_MIN} characters or more"
+    )
 
 
-class _Wanted:
-    """The id that is looked for, and the ids that match it so far."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.needle = text.encode()
-        self.published_count = self.started_count = 0
-        self._matches: dict[str, None] = {}
-
-    def matches(self, rollout_id: str) -> bool:
-        """Whether it is this one; taken note of if so."""
-        if not rollout_id:
-            return False  # of an event that belongs to none
-        if rollout_id == self.text:
-            self._matches = {rollout_id: None}
-            return True
-        if len(self.text) < PREFIX_CHARACTERS_MIN or not rollout_id.startswith(self.text):
+async def _has_batches(log: Log, topic: str) -> bool:
+    """An archive has none of its own."""
+    if topic == BATCHES and _is_archive(log):
+        try:
+            await log.partitions(BATCHES)
+        except LogMissing:
             return False
-        self._matches[rollout_id] = None
-        return True
-
-    @property
-    def exact(self) -> bool:
-        """The whole id was found: nothing else needs to be looked at."""
-        return self.text in self._matches
-
-    def only(self) -> str:
-        """The one that matches. Raises RolloutUnknown when several do."""
-        if self.exact:
-            return self.text
-        if len(self._matches) > 1:
-            named = ", ".join(list(self._matches)[:CANDIDATES_MAX])
-            more = len(self._matches) - CANDIDATES_MAX
-            raise RolloutUnknown(
-                f"rollout {self.text}: expected the beginning of one id, got that of {len(self._matches)}: {named}"
-                + (f" and {more} more" if more > 0 else "")
-            )
-        return next(iter(self._matches))
+    return True
 
 
-async def _in_batches(log: Log, wanted: _Wanted, on_progress: OnProgress) -> Published | None:
-    partitions = range(await log.partitions(BATCHES))
-    spans = await log.ranges(BATCHES, partitions)
+def _is_archive(log: Log) -> bool:
+    return hasattr(log, "lost")
+
+
+def _lost_within(log: Log, partition: int, first: int, end: int) -> bool:
+    """Whether some of these events were gone before they were archived."""
+    lost = getattr(log, "lost", ())  # of archives alone, which need an extra
+    return any(
+        each.topic == EVENTS and each.partition == partition and each.first < end and first < each.end for each in lost
+    )
+
+
+async def _in_batches(log: Log, topic: str, wanted: Wanted, on_progress: OnProgress) -> None:
+    partitions = range(await log.partitions(topic))
+    spans = await log.ranges(topic, partitions)
     total, done = sum(span.end - span.first for span in spans.values()), 0
-    first: Published | None = None
     for partition, span in spans.items():
-        async with aclosing(read_published(log, partition)) as found:
+        async with aclosing(read_published(log, partition, topic=topic)) as found:
             async for published in found:
                 batch = published.batch
                 for result in batch.rollouts if batch is not None else ():
                     wanted.published_count += 1
-                    if wanted.matches(result.rollout_id) and (first is None or wanted.exact):
-                        first = published
+                    wanted.take(result.rollout_id, published)
                     if wanted.exact:
-                        return first
+                        return
                 on_progress(BATCHES, min(total, done + published.end - span.first), total)
         done += span.end - span.first
-    return first
 
 
-async def _in_events(log: Log, wanted: _Wanted, on_progress: OnProgress) -> tuple[int, bytes] | None:
-    """The partition and the key of a rollout's events."""
+async def _in_events(log: Log, wanted: Wanted, on_progress: OnProgress) -> None:
     spans = await log.ranges(EVENTS, range(await log.partitions(EVENTS)))
     total, done = sum(span.end - span.first for span in spans.values()), 0
-    place: tuple[int, bytes] | None = None
     for partition, span in spans.items():
         async with aclosing(read_range(log, EVENTS, partition, span.first, span.end)) as records:
             async for record in records:
                 value = _header_value(record)
                 wanted.started_count += value.startswith(b"RolloutStarted/")
                 if wanted.needle in value and (header := _header(record)) is not None:
-                    if wanted.matches(header.rollout_id) and (place is None or wanted.exact):
-                        place = partition, record.key or b""
+                    wanted.take(header.rollout_id, (partition, record.key or b""))
                     if wanted.exact:
-                        return place
+                        return
                 on_progress(EVENTS, done + record.offset + 1 - span.first, total)
         done += span.end - span.first
-    return place
 
 
 async def _with_events(log: Log, rollout_id: str, published: Published, settings: FoldSettings) -> Found:
@@ -207,7 +193,7 @@ async def _with_events(log: Log, rollout_id: str, published: Published, settings
     key = batch.group_id.encode()
     reading = _Events(rollout_id, key)
     again = _Again(batch.input_partition, settings, batch.group_id, rollout_id)
-    cut = False
+    cut = _lost_within(log, batch.input_partition, result.first_event, result.closing_event + 1)
     try:
         records = read_range(log, EVENTS, batch.input_partition, result.first_event, result.closing_event + 1)
         async with aclosing(records):
@@ -228,6 +214,7 @@ async def _with_events(log: Log, rollout_id: str, published: Published, settings
         events=reading.of_attempt(result.attempt),
         unread=tuple(reading.unread),
         cut=cut,
+        archived=_is_archive(log),
         published=replace(published, batch=replace(batch, samples=())),
         result=result,
         samples=tuple(sample for sample in batch.samples if sample.rollout_index == index),
@@ -279,7 +266,7 @@ def _state(
     state: PartitionState, rollout: Rollout | None, surplus: bool, ready: int | None, refused: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
     if ready is not None:
-        return UNPUBLISHED, (f"its group is closed since offset {ready}; no assembler has published it so far",)
+        return UNPUBLISHED, (f"its group is closed since offset {ready}; {_NO_ASSEMBLER}",)
     if rollout is not None and rollout.closed is None:
         return OPEN, (describe_rollout(rollout),)
     if rollout is not None and rollout.closed is not None:

@@ -7,14 +7,12 @@ Memory    that of open rollouts; whoever has looked at a closed one lets go of i
 Not here  where rewards go: consumers.attribution
 """
 
-import sys
 from dataclasses import dataclass
 
 from rolloutlog.consumers.fold import fold
+from rolloutlog.consumers.outputs import RolloutLeft
 from rolloutlog.consumers.settings import FoldSettings
-from rolloutlog.consumers.state import Group, PartitionState, Rollout
-from rolloutlog.eventstore.codec import HEADER, parse_header
-from rolloutlog.eventstore.errors import InvalidEvent
+from rolloutlog.consumers.state import PartitionState, Rollout
 from rolloutlog.eventstore.log import Record
 
 FORGET_EVENTS = 10_000  # how often closed groups whose time is over are dropped
@@ -35,8 +33,7 @@ class Refold:
     """The fold of one events partition, or of any part of it that begins before the starts of its rollouts."""
 
     def __init__(self, partition: int, settings: FoldSettings) -> None:
-        # Outputs below `emit_from` are not made: rollouts keep their events, and nothing is attributed or packed.
-        self._state = PartitionState(partition, settings, emit_from=sys.maxsize)
+        self._state = PartitionState(partition, settings, settles=False)
         self._count = 0
 
     def add(self, record: Record) -> Closed:
@@ -44,29 +41,17 @@ class Refold:
         group_id = (record.key or b"").decode(errors="replace")
         groups = self._state.groups
         group = groups.get(group_id)
-        open_count = 0 if group is None else group.open_count
-        fold(self._state, record)
+        outputs = fold(self._state, record)
         self._count += 1
         if self._count % FORGET_EVENTS == 0:
             self._state.watermark()
-        if group is None:
+        is_closed = group is not None and groups.get(group_id) is not group
+        if not outputs and not is_closed:
             return NOTHING
-        is_closed = groups.get(group_id) is not group
-        if group.open_count == open_count and not is_closed:
-            return NOTHING
-        return Closed(tuple(_closed_by(group, record)), group_id if is_closed else None)
+        rollouts = tuple(each.rollout for each in outputs if isinstance(each, RolloutLeft))
+        return Closed(rollouts, group_id) if is_closed else Closed(rollouts) if rollouts else NOTHING
 
     def find(self, group_id: str, rollout_id: str) -> Rollout | None:
         """A rollout of a group that is open."""
         group = self._state.groups.get(group_id)
         return None if group is None else group.rollouts.get(rollout_id)
-
-
-def _closed_by(group: Group, record: Record) -> list[Rollout]:
-    value = next((value for name, value in record.headers if name == HEADER), None)
-    try:
-        rollout = group.rollouts.get(parse_header(value).rollout_id)
-    except InvalidEvent:
-        rollout = None
-    rollouts = list(group.rollouts.values()) if rollout is None else [rollout]
-    return [each for each in rollouts if each.closed is not None and each.closed.offset == record.offset]

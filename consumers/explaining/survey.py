@@ -3,7 +3,7 @@
 `survey(log, ...)` reads the events once, partition by partition, and folds them again beside the batches, which say
 what was published. Each rollout is attributed twice, taken into the sums, and let go.
 
-Memory    open rollouts of one partition, the sums, the ids that were asked for
+Memory    open rollouts of one partition, the sums, the ids that were asked for; of an output, recorded rewards
 Compared  rollouts that completed (emitted, or dropped with their group), with their events still there; the others are
           counted. Rewards and totals are what attribution gives, whether or not the group was trained
 Not here  one rollout: consumers.explaining.comparison; the sums: consumers.explaining.tally
@@ -17,13 +17,16 @@ from dataclasses import dataclass
 from rolloutlog.consumers.attribution import AttributionSettings, attribute
 from rolloutlog.consumers.attribution.facts import Facts
 from rolloutlog.consumers.batches import RolloutResult
-from rolloutlog.consumers.closing import entries_of
+from rolloutlog.consumers.closing import entries_of, reward_entry
 from rolloutlog.consumers.explaining.comparison import Comparison, compare, side_of
 from rolloutlog.consumers.explaining.refolding import Refold
 from rolloutlog.consumers.explaining.tally import Tally
 from rolloutlog.consumers.published import Published, read_published
+from rolloutlog.consumers.replaying.outputs import Output
+from rolloutlog.consumers.scoring.recorded import Recorded
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.consumers.state import Rollout
+from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.log import BATCHES, EVENTS, Log
 from rolloutlog.eventstore.log.reading import read_range
 
@@ -47,27 +50,38 @@ async def survey(
     after: tuple[str, AttributionSettings],
     which: Which,
     *,
+    output: Output | None = None,
     settings: FoldSettings | None = None,
     on_progress: OnProgress = lambda topic, done, total: None,
 ) -> Tally:
     """Compare two settings, each with its name, over published rollouts.
 
-    settings  those of the assembler, for what decides which events count
+    output    whose rollouts are looked at, with the recorded rewards that it counted; None = live ones
+    settings  those of the assembler or the output, for what decides which events count
+    Raises    InvalidSettings for an output with scorers: what they gave is neither in the events nor surely recorded
     """
+    if output is not None and output.scorers:
+        raise InvalidSettings(_with_scorers(output))
+    topic = BATCHES if output is None else output.topic
     found = Tally(before[0], after[0])
-    chosen = await _choose(log, which, on_progress)
+    chosen = await _choose(log, topic, which, on_progress)
     partitions = range(await log.partitions(EVENTS)) if chosen is None else sorted(chosen.ranges)
     spans = await log.ranges(EVENTS, partitions)
     parts = []
     for partition in partitions:
         first, end = spans[partition].first, spans[partition].end
+        if output is not None:
+            first, end = max(first, output.first[partition]), min(end, output.ends[partition])
         if chosen is not None:
             first, end = max(first, chosen.ranges[partition][0]), min(end, chosen.ranges[partition][1])
         parts.append((partition, first, end))
     total, done = sum(max(0, end - first) for _, first, end in parts), 0
     for partition, first, end in parts:
-        work = _Partition(partition, which, chosen, found, before[1], after[1], settings or FoldSettings())
-        async with aclosing(read_published(log, partition)) as batches:
+        recorded = None
+        if output is not None and output.rewards_ends[partition] > 0:
+            recorded = await Recorded.read(log, partition, output.rewards_ends[partition])
+        work = _Partition(partition, which, chosen, found, before[1], after[1], settings or FoldSettings(), recorded)
+        async with aclosing(read_published(log, partition, topic=topic)) as batches:
             reading = read_range(log, EVENTS, partition, first, end)
             async with aclosing(reading) as records:
                 async for record in records:
@@ -93,18 +107,27 @@ class _Chosen:
     ranges: dict[int, tuple[int, int]]
 
 
-async def _choose(log: Log, which: Which, on_progress: OnProgress) -> _Chosen | None:
+def _with_scorers(output: Output) -> str:
+    scorers = ", ".join(f"{each.name} {each.version}" for each in output.scorers)
+    return (
+        f"--diff over output {output.name}: expected one whose rewards are in the events or were recorded before, got "
+        f"one that was scored by {scorers}. Replay with the same --scorer to two outputs, one by each policy, and "
+        "`rolloutlog compare` them: verdicts are taken from the cache"
+    )
+
+
+async def _choose(log: Log, topic: str, which: Which, on_progress: OnProgress) -> _Chosen | None:
     """Look through the batches for what was asked for; None = all are wanted."""
     if which.rollout_ids is None and which.last is None:
         return None
     ids = None if which.rollout_ids is None else set(which.rollout_ids)
     published: set[str] = set()
     newest: list[tuple[int, int, int, int, str, int, int]] = []
-    partitions = range(await log.partitions(BATCHES))
-    spans = await log.ranges(BATCHES, partitions)
+    partitions = range(await log.partitions(topic))
+    spans = await log.ranges(topic, partitions)
     total, done = sum(span.end - span.first for span in spans.values()), 0
     for partition, span in spans.items():
-        async with aclosing(read_published(log, partition)) as batches:
+        async with aclosing(read_published(log, partition, topic=topic)) as batches:
             async for each in batches:
                 batch = each.batch
                 for index, result in enumerate(() if batch is None else batch.rollouts):
@@ -148,10 +171,12 @@ class _Partition:
         before: AttributionSettings,
         after: AttributionSettings,
         settings: FoldSettings,
+        recorded: Recorded | None,
     ) -> None:
         self.refold = Refold(partition, settings)
         self._partition, self._which, self._chosen, self._found = partition, which, chosen, found
         self._before, self._after = before, after
+        self._recorded = recorded
         self._waiting: dict[str, dict[str, tuple[int, Comparison]]] = {}  # group → rollout → attempt, comparison
         self._next: Published | None = None
 
@@ -164,6 +189,9 @@ class _Partition:
             wanted = wanted and rollout.rollout_id in self._chosen.rollout_ids
         if wanted and closed is not None and closed.status == "completed":
             entries = entries_of(rollout, self._partition)
+            if self._recorded is not None:
+                added = self._recorded.of(rollout.rollout_id, rollout.attempt.number)
+                entries = [*entries, *(reward_entry(reward) for _, reward in added)]
             facts = Facts(entries)
             one = side_of(self._found.before, attribute(entries, self._before), facts)
             other = side_of(self._found.after, attribute(entries, self._after), facts)

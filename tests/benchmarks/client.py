@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 from support.batches import batch, end_records, records_of, sample
+from support.driver import read_by_driver
 from support.store import Store
 
 from rolloutlog.consumers.batches import decode_part
@@ -38,7 +38,6 @@ from rolloutlog.consumers.trainer import BatchStream
 from rolloutlog.deploy.kafka import Broker, KafkaMissing, broker_jars
 from rolloutlog.eventstore.acks import StepAcknowledged, ack_records
 from rolloutlog.eventstore.log import BATCHES, NewRecord, open_log
-from rolloutlog.eventstore.log.kafka_reader import FETCH_BYTES_MAX, FETCH_WAIT_MS, PARTITION_BYTES_MAX
 
 ROUNDS = 3
 PARTITIONS = 4
@@ -137,33 +136,6 @@ def read_client(url: str, reader: str, tokens: int = TOKENS) -> None:
         report(*began)
 
 
-async def read_plain(url: str, size_bytes: int) -> None:
-    from aiokafka import AIOKafkaConsumer, TopicPartition
-
-    make: Any = AIOKafkaConsumer  # without types
-    consumer = make(
-        bootstrap_servers=url.split("/")[2],
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-        fetch_max_wait_ms=FETCH_WAIT_MS,
-        fetch_max_bytes=FETCH_BYTES_MAX,
-        max_partition_fetch_bytes=PARTITION_BYTES_MAX,
-    )
-    await consumer.start()
-    try:
-        began = time.perf_counter(), time.process_time()
-        consumer.assign([TopicPartition(f"bench.{BATCHES}", partition) for partition in range(PARTITIONS)])
-        read = 0
-        while read < size_bytes:
-            for records in (await consumer.getmany(timeout_ms=1_000)).values():
-                read += sum(len(each.value) for each in records)
-        report(*began)
-    finally:
-        await consumer.stop()
-
-
 async def read_decoded(url: str, size_bytes: int) -> None:
     log = await open_log(url)
     try:
@@ -230,7 +202,7 @@ def peak_mb() -> float:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["getmany"]:
-        asyncio.run(read_plain(sys.argv[2], int(sys.argv[3])))
+        asyncio.run(read_by_driver(sys.argv[2], BATCHES, PARTITIONS, int(sys.argv[3]), report))
     elif sys.argv[1:2] == ["decoded"]:
         asyncio.run(read_decoded(sys.argv[2], int(sys.argv[3])))
     elif sys.argv[1:2] == ["client"]:

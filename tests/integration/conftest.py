@@ -44,6 +44,12 @@ def embedded(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What scorers said in other tests is not known: runs of tests have one id."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
 def no_process_left() -> Iterator[None]:
     """Kill what a failed test left running."""
     yield

@@ -76,3 +76,14 @@ def test_explain_of_a_log_full_of_faults_makes_every_published_outcome_anew(tmp_
         completed = [each for each in results if each.status in ("emitted", "group_dropped")]
         assert (found.rollouts, found.changed, found.gone) == (len(completed), 0, 0)
         assert found.not_completed == len(results) - len(completed)
+
+
+def test_explain_with_a_flag_changes_the_settings_that_the_record_was_made_with(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/log.db") as store:
+        store.append(make_workload(7, groups=4).records)
+        run(store.url, "assemble", "--until-end", "--final", "every_call", "--min-group", "1")
+        rollout_id = store.batches()[0].rollouts[0].rollout_id
+        found = json.loads(run(store.url, "explain", rollout_id, "--policy", "nearest", "--json"))
+        assert found["settings_exact"]
+        assert (found["settings"]["final"], found["settings"]["policy"]) == ("every_call", "enclosing")
+        assert found["comparison"]["after"] == "policy nearest, final every_call"

@@ -131,7 +131,7 @@ def test_rights_of_each_role_are_enough_for_its_work(urls: dict[str, str], tmp_p
     scored = ("--scorer", "judges:judge", "--record")
     replay = command("replay", "--log", urls["replay"], "--output", "judged", *scored, path=tmp_path)
     assert replay.stdout.startswith("judged: 1 groups, ")
-    assert command("outputs", "--log", urls["replay"]).stdout.startswith("judged: complete, 1 groups")
+    assert command("outputs", "--log", urls["replay"]).printed[1].split()[:3] == ["judged", "complete", "1"]
     with BatchStream.open(
         urls["trainer"], output="judged", groups_per_step=1, max_staleness=None, missing_reward="exclude", wait_s=30.0
     ) as stream:

@@ -27,8 +27,13 @@ class Command:
     stderr     all lines but those of steps, and of drivers at level debug
     """
 
-    def __init__(self, *arguments: str, on_step: OnStep | None = None, **settings: object) -> None:
-        """Start it. `settings` become its environment: `commit_events=5` is ROLLOUTLOG_COMMIT_EVENTS=5."""
+    def __init__(
+        self, *arguments: str, on_step: OnStep | None = None, path: Path | None = None, **settings: object
+    ) -> None:
+        """Start it. `settings` become its environment: `commit_events=5` is ROLLOUTLOG_COMMIT_EVENTS=5.
+
+        path  a folder with modules that it may import
+        """
         self.steps: list[tuple[int, str]] = []
         self._lines: list[str] = []
         self._on_step = on_step
@@ -40,7 +45,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=_environment(settings),
+            env=_environment(settings) | ({} if path is None else {"PYTHONPATH": str(path)}),
         )
         _started.append(self)
         self._readers = [threading.Thread(target=each, daemon=True) for each in (self._read_stderr, self._read_stdout)]

@@ -4,7 +4,7 @@ import pytest
 from support.building import call, completed, group_closed, record, started
 from unit.consumers.folding import Partition
 
-from rolloutlog.consumers import closing, fold
+from rolloutlog.consumers import closing
 from rolloutlog.eventstore.log import Record
 
 WINDOW_S = 600  # the default
@@ -133,7 +133,7 @@ def test_fold_below_the_position_read_decodes_no_span(monkeypatch: pytest.Monkey
     def settle(*args: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr(fold, "settle", settle)
+    monkeypatch.setattr(closing, "settle", settle)
     partition = Partition(emit_from=9)
     partition.add(started("a", group_size=2), call("c", 1, "a"), completed(2, "a"))
     partition.add(started("b", group_size=2), completed(1, "b"))
@@ -149,11 +149,13 @@ def test_fold_below_the_position_read_counts_nothing():
 def test_fold_decodes_each_rollout_once(monkeypatch: pytest.MonkeyPatch):
     settled = []
 
+    original = closing.settle
+
     def settle(rollout, *others):
         settled.append(rollout.rollout_id)
-        return closing.settle(rollout, *others)
+        return original(rollout, *others)
 
-    monkeypatch.setattr(fold, "settle", settle)
+    monkeypatch.setattr(closing, "settle", settle)
     partition = Partition(emit_from=3)
     partition.add(started("a", group_size=2), call("c", 1, "a"), completed(2, "a"))
     partition.add(started("b", group_size=2), completed(1, "b"))

@@ -1,7 +1,7 @@
 """Following batches: stored ones first, then new ones, through outages, up to the end of the run or a stop."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import pytest
 from support.memory_log import MemoryLog
@@ -26,6 +26,9 @@ def batch_record(group_id: str, partition: int = 0) -> NewRecord:
 def end_record(partition: int = 0) -> NewRecord:
     event = RunEnded(rollout_id="", attempt=0, source="publisher.00000000000000ee", sequence=0, time_ns=0, run_id="run")
     return NewRecord(BATCHES, partition, b"run/run", encode_event(event))
+
+
+IsWhole = Callable[[Collection[int]], Awaitable[bool]]
 
 
 class Faulty(MemoryLog):
@@ -54,7 +57,7 @@ class Faulty(MemoryLog):
 class Following:
     """A follower at work. `groups`: of the batches it was handed, in order."""
 
-    def __init__(self, log: MemoryLog, partitions: tuple[int, ...] = (0, 1)) -> None:
+    def __init__(self, log: MemoryLog, partitions: tuple[int, ...] = (0, 1), is_whole: IsWhole | None = None) -> None:
         self.groups: list[str] = []
         self.warnings: list[float] = []
         self.refused: list[int] = []
@@ -63,6 +66,7 @@ class Following:
         self.follower = Follower(
             log,
             partitions,
+            is_whole=is_whole,
             on_refused=lambda record, error: self.refused.append(record.offset),
             on_unavailable=lambda error, wait_s: self.warnings.append(wait_s),
             retry_s=NO_WAIT,
@@ -176,3 +180,42 @@ def test_follower_whose_output_fails_raises_that():
 
     with pytest.raises(BrokenPipeError):
         asyncio.run(work())
+
+
+def test_follower_of_an_output_that_is_complete_ends_with_what_is_there():
+    async def work() -> list[str]:
+        log = Faulty()
+        await log.append([batch_record("a"), batch_record("b", 1)])
+
+        async def whole(partitions: Collection[int]) -> bool:
+            return True
+
+        following = Following(log, is_whole=whole)
+        await following.run()
+        return following.groups
+
+    assert asyncio.run(work()) == ["a", "b"]
+
+
+def test_follower_of_an_output_ends_when_it_becomes_complete_and_with_no_end_of_a_run():
+    """What was written before it was said to be complete is taken."""
+
+    async def work() -> list[str]:
+        log = Faulty()
+        await log.append([batch_record("a"), end_record(0), end_record(1)])
+        complete = asyncio.Event()
+        asked: list[list[int]] = []
+
+        async def whole(partitions: Collection[int]) -> bool:
+            asked.append(sorted(partitions))
+            if len(asked) == 3:
+                await log.append([batch_record("b", 1)])
+                complete.set()
+            return complete.is_set()
+
+        following = Following(log, is_whole=whole)
+        await following.run()
+        assert asked[0] == [0, 1]
+        return following.groups
+
+    assert asyncio.run(work()) == ["a", "b"]

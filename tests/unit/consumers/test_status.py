@@ -15,6 +15,7 @@ from rolloutlog.consumers.status import (
     WAITING_BYTES_MAX,
     Status,
     read_statuses,
+    status_key,
     status_of,
     status_record,
 )
@@ -147,7 +148,15 @@ def test_status_of_another_app_is_not_the_assemblers():
 
 def test_status_that_a_newer_version_wrote_is_passed_over():
     unknown = NewRecord(META, 0, b"status/assembler/0", b"\xc3\x01" + bytes(20))
-    assert read([status_record(STATUS), unknown, NewRecord(META, 0, b"status/assembler/0", None)]) == {0: STATUS}
+    assert read([status_record(STATUS), unknown]) == {0: STATUS}
+
+
+def test_status_that_was_deleted_does_not_count_and_a_later_one_does():
+    """As an output's, whose name another one may have."""
+    deleted = NewRecord(META, 0, status_key("assembler", 0), None)
+    other = replace(STATUS, partition=1)
+    assert read([status_record(STATUS), status_record(other), deleted]) == {1: other}
+    assert read([status_record(replace(STATUS, position=1)), deleted, status_record(STATUS)]) == {0: STATUS}
 
 
 def test_status_of_long_ago_is_found_behind_many_others():

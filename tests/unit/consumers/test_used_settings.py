@@ -2,11 +2,13 @@
 
 import asyncio
 
+import pytest
 from support.memory_log import MemoryLog
 
 from rolloutlog.consumers.attribution import settings_from
 from rolloutlog.consumers.settings import FoldSettings, canonical_json
-from rolloutlog.consumers.used_settings import read_used, settings_of, settings_record
+from rolloutlog.consumers.used_settings import newest_used, read_used, settings_of, settings_record
+from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.log import META, NewRecord
 
 OTHER = FoldSettings(attribution=settings_from({"policy": "nearest", "weights": {"cost": -0.5}}), min_group=3)
@@ -39,6 +41,27 @@ def test_used_settings_under_another_hash_than_their_own_are_passed_over():
     record = settings_record(OTHER, 1)
     text = record.value or b""
     assert read(record._replace(value=text.replace(OTHER.config_hash.encode(), b"0" * 32))) == []
+
+
+def newest(*records: NewRecord) -> FoldSettings | None:
+    async def work() -> FoldSettings | None:
+        log = MemoryLog()
+        await log.append(records)
+        return await newest_used(log)
+
+    return asyncio.run(work())
+
+
+def test_newest_settings_are_those_of_the_assembler_that_began_last():
+    assert newest() is None
+    assert newest(settings_record(FoldSettings(), 1), settings_record(OTHER, 2)) == OTHER
+
+
+def test_newest_settings_that_cannot_be_made_are_refused_rather_than_older_ones_taken():
+    record = settings_record(OTHER, 2)
+    other = record._replace(value=(record.value or b"").replace(b"nearest", b"mi:poli"))
+    with pytest.raises(InvalidSettings, match="Say with which settings"):
+        newest(settings_record(FoldSettings(), 1), other)
 
 
 def test_settings_that_name_code_are_none_and_run_none_of_it(monkeypatch):

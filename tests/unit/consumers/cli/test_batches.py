@@ -14,8 +14,9 @@ from unit.consumers.folding import Partition
 
 from rolloutlog.consumers.attribution import AttributionSettings
 from rolloutlog.consumers.batches import Batch, encode_parts
-from rolloutlog.consumers.cli.batches import sample_lines
+from rolloutlog.consumers.cli.batches import rollout_lines, sample_lines
 from rolloutlog.consumers.cli.main import rolloutlog
+from rolloutlog.consumers.times import parse_time
 from rolloutlog.eventstore.events import Event, PolicyVersionRun
 from rolloutlog.eventstore.extra_info import encode_extra_info
 from rolloutlog.eventstore.log import BATCHES, NewRecord, open_log
@@ -74,6 +75,13 @@ def test_dump_says_which_sample_it_is():
         "turn_index": 0,
         "turn_count": 1,
     }
+
+
+def test_rollouts_says_when_its_group_closed_as_a_replay_is_given_it():
+    batch = replace(closed(call("c", 1)), closed_ns=1_772_366_400_000_001_999)
+    (found,) = rollout_lines(batch)
+    assert found["closed"] == "2026-03-01T12:00:00.000001Z"
+    assert parse_time(found["closed"], 0) == 1_772_366_400_000_001_000
 
 
 def test_dump_names_the_batch():
@@ -252,7 +260,7 @@ def test_dump_refuses_partitions_that_the_log_does_not_have(tmp_path: Path):
 def test_dump_says_which_samples_of_another_writer_are_bad_and_prints_the_others(tmp_path: Path):
     made = closed(call("a", 1), call("b", 2), call("c", 3), call("d", 4))
     first, second, third, fourth = made.samples
-    bad = [replace(first, rollout_index=7), replace(second, response_ids=b"abc"), replace(third, total=float("nan"))]
+    bad = [first._replace(rollout_index=7), second._replace(response_ids=b"abc"), third._replace(total=float("nan"))]
     result = dump(tmp_path, *encode_parts(replace(made, samples=(*bad, fourth))))
     assert names(result) == [("g", "r/0/d")]
     assert [line.partition(":")[0] for line in result.stderr.splitlines()] == [
@@ -264,7 +272,7 @@ def test_dump_writes_what_json_lacks_in_another_writers_batch_as_in_extra_info(t
     made = closed(call("a", 1))
     (rollout,) = made.rollouts
     wrong = replace(rollout, final={"a": float("nan"), "b": float("-inf")})
-    sample = replace(made.samples[0], extra_info=b"{")
+    sample = made.samples[0]._replace(extra_info=b"{")
     (line,) = map(
         json.loads,
         dump(tmp_path, *encode_parts(replace(made, rollouts=(wrong,), samples=(sample,)))).stdout.splitlines(),

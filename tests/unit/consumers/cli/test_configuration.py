@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from rolloutlog.consumers.assembler import AssemblerSettings
+from rolloutlog.consumers.attribution import settings_from
 from rolloutlog.consumers.cli.configuration import Configuration, load, parse_partitions
+from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.eventstore.errors import InvalidSettings
 
 
@@ -131,6 +133,21 @@ def test_url_without_any_says_how_to_give_one():
 
 def test_url_comes_from_the_environment():
     assert load(None, {}, environment={"ROLLOUTLOG_LOG": "sqlite:///a.db"}).url() == "sqlite:///a.db"
+
+
+def test_base_stands_where_neither_file_nor_flags_say_anything(file: Path):
+    base = FoldSettings(
+        attribution=settings_from({"final": "every_call", "weights": {"cost": -1.0}}), min_group=3, splits=("val",)
+    )
+    assert load(None, {}, environment={}, base=base).assembler().fold == base
+    written(file, '[attribution]\nreduce = "mean"\n')
+    found = load(file, {"min_group": 1}, environment={}, base=base).assembler().fold
+    assert (found.min_group, found.splits, found.attribution.final, found.attribution.reduce) == (
+        1,
+        ("val",),
+        "every_call",
+        "mean",
+    )
 
 
 @pytest.mark.parametrize(

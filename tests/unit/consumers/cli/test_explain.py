@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from support.building import call, completed, reward, started
+from support.outputs import write_output
 from support.store import Store
 from support.workload import new_record, whole_group
 
 from rolloutlog.consumers.cli import main as entry
-from rolloutlog.eventstore.events import Span
+from rolloutlog.consumers.replaying.outputs import OutputScorer
+from rolloutlog.consumers.scoring import records_of
+from rolloutlog.eventstore.events import RewardRecorded, Span
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def test_explain_of_a_rollout_whose_events_are_gone_compares_nothing_and_exits_1
     store.cut("events", 1, store.records("events", [1])[-1].offset)
     code, out, err = published("own-1", "--policy", "nearest")
     assert code == 1
-    assert "its events are gone: retention has removed them; what the batch says:" in out
+    assert "its events are gone: retention has removed them; --archive URL reads them from an archive. What the" in out
     assert "reward s (style 0.5, step): unattributed" in out
     assert err == "nothing can be compared: its events are gone\n"
 
@@ -143,6 +146,45 @@ def test_explain_diff_goes_over_all_published_rollouts(published):
     assert code == 0
     assert out.startswith("nearest against enclosing: 2 of 5 rollouts change\n")
     assert "style       2      2  100.0 %  2 unattributed → attributed\n" in out
+
+
+def test_explain_diff_over_an_output_goes_over_its_rollouts_alone(published, store: Store):
+    own_0 = [each for each in store.batches() if each.group_id == "own-0"]
+    store.run(write_output(store.log, "part", own_0, ends=(100, 100)))
+    code, out, _ = published("--diff", "enclosing", "nearest", "--output", "part")
+    assert code == 0
+    assert out.startswith("nearest against enclosing: 1 of 1 rollout changes\n")
+    assert published("--diff", "enclosing", "nearest", "--output", "part", "--last", "5")[1] == out
+    assert published("--diff", "enclosing", "nearest", "--output", "live")[1].startswith(
+        "nearest against enclosing: 2 of 5"
+    )
+
+
+def test_explain_diff_over_an_output_counts_the_recorded_rewards_that_it_counted(published, store: Store):
+    own_0 = [each for each in store.batches() if each.group_id == "own-0"]
+    added = RewardRecorded(
+        rollout_id="own-0", attempt=0, source="judge.00000000000000bb", sequence=0, time_ns=0, name="clear", value=2.0,
+        scope="step", scorer="judge", scorer_version="1",
+    )  # fmt: skip
+    store.append(records_of([added], "own-0", 0))
+    store.run(write_output(store.log, "part", own_0, ends=(100, 100), rewards_ends=(1, 0)))
+    found = json.loads(published("--diff", "enclosing", "nearest", "--output", "part", "--json")[1])
+    assert found["rewards"]["clear"]["count"] == 1
+    assert found["agents"]["sql"]["after"]["mean_total"] == 2.5
+
+
+def test_explain_diff_over_an_output_of_scorers_is_refused_and_says_what_to_do(published, store: Store):
+    scorers = (OutputScorer("judge", "2", "ab", True),)
+    store.run(write_output(store.log, "judged", store.batches(), ends=(100, 100), scorers=scorers))
+    code, out, err = published("--diff", "enclosing", "nearest", "--output", "judged")
+    assert (code, out) == (2, "")
+    assert "got one that was scored by judge 2. Replay with the same --scorer to two outputs" in err
+
+
+def test_explain_diff_over_an_output_that_is_not_there_names_those_that_are(published):
+    code, out, err = published("--diff", "enclosing", "nearest", "--output", "other")
+    assert (code, out) == (2, "")
+    assert "output 'other': expected one of live, got none of that name" in err
 
 
 def test_explain_diff_takes_settings_files(published, tmp_path: Path):

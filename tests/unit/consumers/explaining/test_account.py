@@ -1,11 +1,16 @@
 """Which settings explain a rollout's record: those of its hash, or those that give the same."""
 
+from dataclasses import replace
+
 from support.building import call, completed, reward, started
 from unit.consumers.explaining.test_finding import found, log_of, new_record
 
 from rolloutlog.consumers.attribution import AttributionSettings
+from rolloutlog.consumers.batches import RewardOutcome
+from rolloutlog.consumers.closing import reward_entry
 from rolloutlog.consumers.explaining.account import Account, account_of
 from rolloutlog.consumers.settings import FoldSettings
+from rolloutlog.eventstore.events import RewardRecorded
 
 EVENTS = [
     started("rollout-1"),
@@ -54,6 +59,50 @@ def test_account_of_a_final_reward_that_no_sample_carries_says_why():
 def test_account_of_calls_that_are_not_selected_names_them():
     settings = FoldSettings(attribution=AttributionSettings(model="policy"))
     assert account(settings, settings).not_selected == frozenset({"c", "d"})
+
+
+JUDGED = RewardRecorded(
+    rollout_id="rollout-1", attempt=0, source="judge.00000000000000bb", sequence=0, time_ns=0, value=0.25,
+    scope="rollout", scorer="judge", scorer_version="1",
+)  # fmt: skip
+
+
+def in_output(reward_id: str, given: RewardRecorded, *recorded: RewardRecorded, **changed: object) -> Account:
+    """As an output has it in which a scorer's reward took the place of another."""
+    it = found(log_of(*map(new_record, EVENTS)), "rollout-1")
+    assert it.result is not None
+    outcomes = [
+        replace(each, outcome="revised", rule=None, calls=()) if each.reward_id == reward_id else each
+        for each in it.result.outcomes
+    ]
+    verdict = RewardOutcome(
+        given.id, given.name, given.value, given.scope, "final", "final", (), (), given.scorer, given.scorer_version, -1
+    )
+    return account_of(replace(it, result=replace(it.result, outcomes=(*outcomes, verdict)), **changed), (), recorded)
+
+
+def test_account_of_an_output_names_the_scorers_reward_that_revised_another():
+    """Its events do not have it, the batch does."""
+    words = (
+        "reward f (reward 1, rollout): revised by judge.00000000000000bb:0, a later reward 'reward' of the whole "
+        "rollout"
+    )
+    assert in_output("f", JUDGED).sentences["f"] == words
+    assert in_output("f", JUDGED, entries=None, events=(), cut=True).sentences["f"] == words
+
+
+def test_account_of_an_output_names_what_supersedes_a_reward_where_it_is_recorded():
+    given = replace(JUDGED, supersedes="s")
+    words = "reward s (reward 0.5, step): revised by judge.00000000000000bb:0, which supersedes it"
+    assert in_output("s", given, given).sentences["s"] == words
+    assert in_output("s", given, given, entries=None, events=(), cut=True).sentences["s"] == words
+    assert in_output("s", given).sentences["s"] == "reward s (reward 0.5, step): revised, a later reward took its place"
+
+
+def test_account_of_an_output_takes_recorded_rewards_for_its_own_that_are_the_same():
+    assert list(in_output("f", JUDGED, JUDGED).scored) == [JUDGED.id]
+    assert in_output("f", JUDGED, replace(JUDGED, value=0.5)).scored == {}
+    assert in_output("f", JUDGED, JUDGED).entries[-1] == reward_entry(JUDGED)
 
 
 def test_account_of_an_open_rollout_says_how_it_stands_by_the_settings_at_hand():

@@ -16,6 +16,7 @@ from rolloutlog.consumers.explaining.explain import Found, lines, render, tree
 from rolloutlog.consumers.explaining.explain_json import as_json as account_json
 from rolloutlog.consumers.settings import FoldSettings
 from rolloutlog.eventstore.events import Event, PolicyVersionRun, Span, Target
+from rolloutlog.eventstore.extra_info import encode_extra_info
 
 MS = 1_000_000
 
@@ -74,7 +75,53 @@ def test_explained_rollout_shows_its_end_its_spans_and_where_each_reward_went():
         "reward w-4 (reward 1, rollout): final, it belongs to the rollout and reaches call call-1",
     ]
     assert batch.startswith("batch ")
-    assert batch.endswith("at 0:0, closed (complete) by event 0:9; events of the rollout 0:0 to 0:9")
+    assert batch.endswith(
+        "at 0:0, closed (complete) at 1970-01-01T00:00:00.000000Z by event 0:9; events of the rollout 0:0 to 0:9"
+    )
+
+
+def judged(**info: Any) -> list[Event]:
+    """A rollout with a reward that has extra info, in an operation that more follows."""
+    return [
+        started("rollout-1"),
+        span("write", 1),
+        call("c", 2, "rollout-1", parent_id="write"),
+        reward(3, "rollout-1", reward_id="w", parent_id="write", time_ns=4, extra_info=encode_extra_info(info)),
+        span("check", 4, parent_id="write", start_ns=5, end_ns=6),
+        completed(5, "rollout-1"),
+    ]
+
+
+def test_explained_reward_has_its_extra_info_beneath_it():
+    printed = shown(*judged(reason="the table\x1b is wrong: Größe", acc=0.5)).splitlines()
+    at = next(at for at, line in enumerate(printed) if "reward w " in line)
+    assert printed[at + 1 : at + 3] == [
+        '│     extra_info {"reason": "the table\\u001b is wrong: Größe", "acc": 0.5}',
+        "└─ operation check  1e-06 ms  check",
+    ]
+
+
+def test_explained_extra_info_is_cut_for_people_and_whole_for_programs():
+    events = judged(reason="no " * 1_000)
+    (line,) = [each for each in shown(*events).splitlines() if "extra_info" in each]
+    assert (len(line.lstrip("│ ")), line[-1]) == (200, "…")
+    it = as_json(found(log_of(*map(new_record, events)), "rollout-1"))
+    whole = {"reason": "no " * 1_000}
+    assert [each["extra_info"] for each in it["rewards"]] == [whole]
+    assert it["outcomes"]["w"]["extra_info"] == whole
+    assert [each["extra_info"] for each in it["samples"]] == [whole]
+
+
+def test_explained_reward_without_extra_info_has_no_line_for_it():
+    assert "extra_info" not in shown(*judged())
+
+
+def test_explained_reward_that_is_recorded_nowhere_leaves_the_extra_info_of_its_sample():
+    it = found(log_of(*map(new_record, judged(reason="wrong table"))), "rollout-1")
+    assert it.result is not None
+    unknown = replace(it, result=replace(it.result, outcomes=(replace(it.result.outcomes[0], reward_id="other"),)))
+    printed = [line.plain for line in lines(account_of(unknown))]
+    assert printed[-1] == 'sample rollout-1/0/c: extra_info {"reason": "wrong table"}'
 
 
 def test_explained_row_of_several_calls_shows_its_total_at_the_last_and_where_the_others_are():
@@ -84,7 +131,7 @@ def test_explained_row_of_several_calls_shows_its_total_at_the_last_and_where_th
         completed(10, "rollout-1"),
     ]
     it = found(log_of(*map(new_record, events)), "rollout-1")
-    joined = replace(it.samples[0], span_ids=("call-1", "call-2"), total=1.25)
+    joined = it.samples[0]._replace(span_ids=("call-1", "call-2"), total=1.25)
     printed = [line.plain for line in lines(account_of(replace(it, samples=(joined,))))]
     assert [line.partition("policy version 3  ")[2] for line in printed if "call chat  policy" in line] == [
         "in the row of call-2  call-1"

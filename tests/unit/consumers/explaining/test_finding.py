@@ -16,9 +16,9 @@ from rolloutlog.consumers.explaining.finding import (
     UNPUBLISHED,
     UNSTARTED,
     Found,
-    RolloutUnknown,
     find_rollout,
 )
+from rolloutlog.consumers.explaining.wanted import RolloutUnknown
 from rolloutlog.consumers.fold import fold
 from rolloutlog.consumers.outputs import Output
 from rolloutlog.consumers.packing import Packer
@@ -107,15 +107,43 @@ def test_rollout_by_a_beginning_that_several_share_is_refused_and_names_them():
         found(log, "abcd")
 
 
+def test_rollout_is_found_by_the_end_of_its_id():
+    log = log_of(*whole("import-2a13-0-20", group_id="h"), *whole("import-2a13-0-21"))
+    assert found(log, "0-21").rollout_id == "import-2a13-0-21"
+
+
+def test_open_rollout_is_found_by_the_end_of_its_id():
+    log = log_of(*whole("import-2a13-0-20", group_id="h"), new_record(started("import-2a13-0-21")))
+    it = found(log, "0-21")
+    assert (it.rollout_id, it.state) == ("import-2a13-0-21", OPEN)
+
+
+def test_id_that_begins_so_goes_before_ids_that_end_so():
+    log = log_of(*whole("1-abcd", group_id="h"), *whole("2-abcd", group_id="i"), *whole("abcd-3"))
+    assert found(log, "abcd").rollout_id == "abcd-3"
+
+
+@pytest.mark.parametrize("rollout_id", ["abcd", "abcd-3"], ids=["whole", "beginning"])
+def test_open_rollout_whose_id_begins_so_goes_before_a_published_one_that_ends_so(rollout_id: str):
+    log = log_of(*whole("1-abcd", group_id="h"), new_record(started(rollout_id)))
+    assert found(log, "abcd").rollout_id == rollout_id
+
+
+def test_rollout_by_an_end_that_several_share_is_refused_and_names_them():
+    log = log_of(*whole("1-abcd", group_id="h"), new_record(started("2-abcd")))
+    with pytest.raises(RolloutUnknown, match="expected the ending of one id, got that of 2: 1-abcd, 2-abcd"):
+        found(log, "abcd")
+
+
 def test_rollout_by_fewer_characters_than_four_is_not_guessed():
-    with pytest.raises(RolloutUnknown, match="may be cut to 4 characters or more"):
+    with pytest.raises(RolloutUnknown, match="may be cut to its first or last 4 characters or more"):
         found(log_of(*whole("abcdef")), "abc")
 
 
 def test_empty_id_is_not_that_of_events_that_belong_to_no_rollout():
     envelope = {"rollout_id": "", "attempt": 0, "source": "publisher.0123456789abcdef", "sequence": 0, "time_ns": 1}
     closed = GroupClosed(**envelope, group_id="g", reason="requested", as_of=None)
-    with pytest.raises(RolloutUnknown, match="may be cut to 4 characters or more"):
+    with pytest.raises(RolloutUnknown, match="may be cut to its first or last 4 characters or more"):
         found(log_of(*whole("abcdef"), new_record(closed)), "")
 
 
