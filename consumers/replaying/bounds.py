@@ -6,6 +6,8 @@ begins with the partition.
 
 Lost      an archive may lack offsets that retention had removed before they were archived. A wanted group that may have
           had events there is refused, as one whose beginning is gone
+Clock     when it was set back, it is not known when a batch was published: in a range, a start of a group that closed
+          before, and was published late, may open it again, where live assembly refused it
 Margin    what closed shortly before is read too: a group that closed is remembered for a while, and so refuses starts
 Not here  which groups are wanted: consumers.replaying.selection
 """
