@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
+from collections.abc import Coroutine
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -37,6 +38,7 @@ from rolloutlog.eventstore.errors import InvalidSettings, LogMissing
 from rolloutlog.eventstore.log import open_log
 
 TELL_S = 0.25
+Result = TypeVar("Result")
 SPEED_S = 300.0  # the bar's rate is of so long: slow scorers settle a group now and then
 
 
@@ -89,10 +91,7 @@ def replay(settings: Path | None, workers: int, failures: Path | None, **given: 
     wish = _wish(settings, given)
     if failures is not None:
         failures.open("a", encoding="utf-8").close()  # before anything is asked: what is found then would go nowhere
-    job = run(_plan(wish))
-    if job is None:
-        say("stopped before anything was done")
-        return EXIT_ABORTED
+    job = _unless_stopped(plan(wish))
     announce(job)
     with bars(speed_s=SPEED_S) as shown:
         summary = _replay(job, workers, lambda done, total, groups: shown.tell("replaying", done, total))
@@ -114,7 +113,8 @@ def _wish(settings: Path | None, given: dict[str, Any]) -> Wish:
         "name", "from_", "to", "groups", "rollouts", "scorers", "record", "rewards_as_of", "concurrency", "rate_per_s",
         "timeout_s", "retries", "no_cache", "archive", "dry_run",
     )}  # fmt: skip
-    base = run(_base(load(settings, given), own["name"], says=settings is not None or given["attribution_policy"]))
+    says = settings is not None or given["attribution_policy"] is not None
+    base = _unless_stopped(_base(load(settings, given), own["name"], says=says))
     configuration = load(settings, given, base=base)
     if own["name"] is None and not own["dry_run"]:
         raise InvalidSettings("no output given: use --output NAME, or --dry-run to see what would be")
@@ -167,9 +167,20 @@ def _moment(text: str | None, now_ns: int) -> int | None:
     return None if text is None else parse_time(text, now_ns) // 1_000 * 1_000
 
 
-async def _plan(wish: Wish) -> Job | None:
-    """None when it was stopped."""
-    return await unless_stopped(stop_on_signals(), plan(wish))
+def _unless_stopped(work: Coroutine[Any, Any, Result]) -> Result:
+    """What `work` returns; a signal ends the command."""
+
+    async def boxed() -> tuple[Result]:
+        return (await work,)
+
+    async def stoppable() -> tuple[Result] | None:
+        return await unless_stopped(stop_on_signals(), boxed())
+
+    found = run(stoppable())
+    if found is None:
+        say("stopped before anything was done")
+        raise click.exceptions.Exit(EXIT_ABORTED)
+    return found[0]
 
 
 def _replay(job: Job, workers: int, on_progress: OnProgress) -> Summary:

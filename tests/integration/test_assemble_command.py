@@ -25,6 +25,7 @@ from rolloutlog.consumers.position import FORMAT, Progress, from_position, to_po
 from rolloutlog.consumers.settings import FOLD_VERSION
 from rolloutlog.eventstore import EventPublisher, InvalidSettings
 from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, NewRecord, Position, Record
+from rolloutlog.eventstore.topics import topic_settings
 
 from .conftest import NewUrl
 
@@ -204,6 +205,9 @@ def test_compacted_events_are_refused_before_any_is_recorded(kafka_bootstrap: st
     with Store(f"kafka://{kafka_bootstrap}/test-{uuid.uuid4().hex[:12]}") as store:
         topic = f"{store.url.rpartition('/')[2]}.events"
         store.run(_compact(kafka_bootstrap, topic))
+        wanted = topic_settings(partitions=store.partitions)
+        # A broker answers before it has heard of the change itself.
+        wait_until(lambda: "cleanup" in str(store.run(store.log.differences(wanted))), "the topic to be compacted")
         with pytest.raises(InvalidSettings, match=r"expected cleanup\.policy delete, got compact"):
             EventPublisher.open(store.url)
         assert "expected cleanup.policy delete" in _run(store, code=EXIT_USAGE).stderr
