@@ -21,12 +21,21 @@ with suppress(ModuleNotFoundError):  # the environment of tests/verl has none
 __all__ = [
     "kafka_bootstrap",
     "own_broker",
+    "pytest_collection_modifyitems",
     "pytest_runtest_setup",
     "pytest_sessionfinish",
     "pytest_terminal_summary",
     "pytest_testnodedown",
     "scores_in_a_folder_of_the_tests",
 ]
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("slow_on_kafka")
+        if mark is not None and mark.args in ((), (True,)) and item.get_closest_marker("kafka") is not None:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

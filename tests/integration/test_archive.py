@@ -14,7 +14,7 @@ from support.workload import make_workload
 from rolloutlog.consumers.archiving import open_archive
 from rolloutlog.eventstore.log import EVENTS, REWARDS, NewRecord, Record, open_log
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow_on_kafka]
 
 
 def archive(url: str, to: Path, *arguments: str) -> Command:

@@ -29,6 +29,8 @@ from rolloutlog.consumers.state import PartitionState
 from rolloutlog.consumers.times import show_time
 from rolloutlog.eventstore.log import REWARDS, NewRecord
 
+pytestmark = pytest.mark.slow_on_kafka
+
 EVENTS = [
     started("rollout-1"),
     call("c", 1, "rollout-1"),

@@ -16,7 +16,7 @@ from rolloutlog.consumers.assembler import Assembler, AssemblerSettings
 from rolloutlog.consumers.position import PositionRefused
 from rolloutlog.eventstore.log import NewRecord
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow_on_kafka]
 
 EXIT_USAGE, EXIT_STOPPED = 2, 5
 

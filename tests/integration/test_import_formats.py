@@ -17,6 +17,8 @@ from rolloutlog.eventstore.errors import InvalidSettings
 from rolloutlog.eventstore.log import EVENTS, NewRecord, open_log
 from rolloutlog.eventstore.topics import create_topics
 
+pytestmark = pytest.mark.slow_on_kafka
+
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Commands:

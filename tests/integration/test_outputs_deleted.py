@@ -13,7 +13,7 @@ from rolloutlog.consumers.replaying.outputs import list_outputs, topic_of
 
 from .conftest import NewUrl
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow_on_kafka]
 
 GROUPS = 12
 SLOW = """

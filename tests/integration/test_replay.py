@@ -26,6 +26,8 @@ from rolloutlog.eventstore.log import BATCHES, DEAD_LETTERS, EVENTS, META, REWAR
 
 from .conftest import NewUrl
 
+pytestmark = pytest.mark.slow_on_kafka
+
 SEED = 5
 CHUNKS = 3
 SCORERS = """
@@ -103,6 +105,7 @@ def moment(time_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns // 1_000:06}Z"
 
 
+@pytest.mark.slow_on_kafka(False)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_replay_of_all_history_with_live_settings_gives_the_very_records(history: History, workers: int) -> None:
     command = replay(history, "--output", f"all-{workers}", "--workers", str(workers))

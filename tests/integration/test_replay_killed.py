@@ -18,6 +18,8 @@ from rolloutlog.eventstore.log import BATCHES, Record
 
 from .conftest import NewUrl
 
+pytestmark = pytest.mark.slow_on_kafka
+
 STEPS = ("receive", "fold", "commit", "confirm")
 STEPS_BEFORE_KILL_MAX = 60
 COMMIT_BYTES = 2_000  # a group or two

@@ -17,6 +17,8 @@ from rolloutlog.eventstore.log import REWARDS
 from .conftest import NewUrl
 from .test_replay_killed import SCORER, STEPS_BEFORE_KILL_MAX, Killer, replay, stored
 
+pytestmark = pytest.mark.slow_on_kafka
+
 KILLS = 3
 
 

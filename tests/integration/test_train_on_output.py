@@ -19,7 +19,7 @@ from rolloutlog.eventstore.log import ACKS
 
 from .test_trainer import Trainer
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow_on_kafka]
 
 GROUPS = 9
 TOPIC = "output.judged"

@@ -159,6 +159,7 @@ async def test_drop_of_what_is_no_output_is_refused(filled: Log, topic: str) -> 
     assert await owner.positions() == {0: Position(7, "p")}
 
 
+@pytest.mark.slow_on_kafka
 async def test_commit_into_a_dropped_topic_by_an_owner_that_was_fenced_stores_nothing(
     filled: Log, make_log: MakeLog
 ) -> None:
