@@ -55,7 +55,6 @@ from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRang
 from rolloutlog.eventstore.log import EVENTS, Log, Owner, Position, Reader, Record
 
 APP = "assembler"
-SUCCESSOR_WAIT_S = 5.0
 STOP_S = 6.0  # to commit after a stop: service managers kill after 10
 FETCH_WAIT_S = 0.1
 WAITING_SHOWN = 5  # open groups a partition tells of at its end
@@ -217,17 +216,12 @@ class Assembler:
                 return
 
     async def _fenced_out(self, claim: Claim | None, partition: int, error: Fenced) -> None:
-        successor = None
         claim = claim or self.first_claim
-        if claim is not None:
-            partition = claim.partition
-            try:
-                successor = await self.claims.successor(claim, wait_s=SUCCESSOR_WAIT_S)
-            except StoreError:
-                logger.warning("partition %d: the successor's name could not be read", partition)
+        successor = await self.claims.successor_named(claim, logger)
+        partition = partition if claim is None else claim.partition
         raise FencedOut(
-            f"partition {partition} of {EVENTS} was taken over by {successor or 'unknown'}; this assembler stored "
-            "nothing after that and stops"
+            f"partition {partition} of {EVENTS} was taken over by {successor}; this assembler stored nothing after "
+            "that and stops"
         ) from error
 
     def _warn_of_missing_rewards(self) -> None:

@@ -4,6 +4,7 @@ Ownership itself is the log's fencing; these records only name it. Each owner wr
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ META_PARTITION = 0
 WHOLE_TOPIC = -1  # the partition in the claim of a topic's owner as a whole
 PREFIX = b"owner/"
 POLL_S = 0.2
+SUCCESSOR_WAIT_S = 5.0
 
 
 class FencedOut(StoreError):
@@ -99,6 +101,16 @@ class Claims:
             if follower is not None or asyncio.get_running_loop().time() >= deadline:
                 return follower
             await asyncio.sleep(POLL_S)
+
+    async def successor_named(self, claim: Claim | None, logger: logging.Logger) -> str:
+        """The owner that fenced us, for an error's text; `unknown` when it does not say so, or cannot be read."""
+        successor = None
+        if claim is not None:
+            try:
+                successor = await self.successor(claim, wait_s=SUCCESSOR_WAIT_S)
+            except StoreError:
+                logger.warning("partition %d: the successor's name could not be read", claim.partition)
+        return str(successor or "unknown")
 
     async def close(self) -> None:
         await self._drop_reader()

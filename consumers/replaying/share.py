@@ -17,12 +17,11 @@ from rolloutlog.consumers.replaying.partition import PartitionReplay
 from rolloutlog.consumers.replaying.summary import Summary
 from rolloutlog.consumers.scoring import Scoring
 from rolloutlog.consumers.settings import FoldSettings
-from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRange, StoreError
+from rolloutlog.eventstore.errors import Fenced, LogUnavailable, OffsetOutOfRange
 from rolloutlog.eventstore.log import EVENTS, Log, Owner
 
 COMMIT_BYTES = 8 * 2**20
 AT_ONCE = 4  # partitions: each has a reader, and memory of its own
-SUCCESSOR_WAIT_S = 5.0
 RETRY_S = (0.5, 30.0)  # first and longest wait after the log was unavailable
 RETRIES = 7  # about a minute of waiting
 
@@ -135,14 +134,9 @@ class Share:
             self.summary.stopped = True
 
     async def _fenced_out(self, claim: Claim | None, partition: int, error: Fenced) -> None:
-        successor = None
-        if claim is not None:
-            partition = claim.partition
-            try:
-                successor = await self._claims.successor(claim, wait_s=SUCCESSOR_WAIT_S)
-            except StoreError:
-                logger.warning("partition %d: the successor's name could not be read", partition)
+        successor = await self._claims.successor_named(claim, logger)
+        partition = partition if claim is None else claim.partition
         raise FencedOut(
-            f"partition {partition} of output {self.output.name} was taken over by {successor or 'unknown'}; this "
-            "replay stored nothing after that and stops"
+            f"partition {partition} of output {self.output.name} was taken over by {successor}; this replay stored "
+            "nothing after that and stops"
         ) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.test_import import Commands, Line, line, records, shared_data, written
+from integration.test_import import KILLED, Commands, Line, line, records, shared_data, written
 from support.building import (
     SECOND_NS,
     call,
@@ -168,43 +168,31 @@ def test_export_of_an_import_is_the_export_but_for_log_times_and_offsets(one: Co
     assert again == whole
 
 
+def cut_off_after_one_append(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(loading, "APPEND_RECORDS", 3)
+    flush, left = loading.Writer.flush, 1
+
+    async def cut(writer: loading.Writer) -> None:
+        nonlocal left
+        if left == 0:
+            raise LogUnavailable("cut off")
+        left -= 1
+        await flush(writer)
+
+    patched.setattr(loading.Writer, "flush", cut)
+
+
 def test_import_cut_off_goes_on_where_it_was(one: Commands, two: Commands, file: Path, monkeypatch: pytest.MonkeyPatch):
     store(one, pair())
     events = stored(one)
     export(one, file)
     with monkeypatch.context() as patched:
-        patched.setattr(loading, "APPEND_RECORDS", 3)
-        flush, left = loading.Writer.flush, 1
-
-        async def cut(writer: loading.Writer) -> None:
-            nonlocal left
-            if left == 0:
-                raise LogUnavailable("cut off")
-            left -= 1
-            await flush(writer)
-
-        patched.setattr(loading.Writer, "flush", cut)
+        cut_off_after_one_append(patched)
         with pytest.raises(LogUnavailable):
             two.run("import", "jsonl", str(file))
     assert 0 < len(stored(two)) < len(events)
     load(two, file)
     assert stored(two) == events
-
-
-KILLED = """
-import os, signal, sys
-from rolloutlog.consumers.cli import main
-from rolloutlog.consumers.importing import loading
-loading.APPEND_RECORDS, left, flush = 30, int(sys.argv.pop(1)), loading.Writer.flush
-async def killed(writer):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    await flush(writer)
-loading.Writer.flush = killed
-main()
-"""
 
 
 def test_import_of_tau_bench_killed_half_way_gives_the_same_dump(one: Commands, two: Commands, file: Path):
@@ -487,17 +475,7 @@ def test_lines_by_hand_cut_off_get_the_same_identities_again(
 ):
     written(file, *BY_HAND)
     with monkeypatch.context() as patched:
-        patched.setattr(loading, "APPEND_RECORDS", 3)
-        flush, left = loading.Writer.flush, 1
-
-        async def cut(writer: loading.Writer) -> None:
-            nonlocal left
-            if left == 0:
-                raise LogUnavailable("cut off")
-            left -= 1
-            await flush(writer)
-
-        patched.setattr(loading.Writer, "flush", cut)
+        cut_off_after_one_append(patched)
         with pytest.raises(LogUnavailable):
             two.run("import", "jsonl", str(file))
     load(two, file)
